@@ -3,9 +3,10 @@
 `prepare CASE ...` (in an image `CASE prepare ...`) converts data and weights into the folders that a run reads.
 """
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import List
 
 from flagbench_cases.shared.interruption import Interruption
 
@@ -14,7 +15,7 @@ INTERRUPTED = 7
 RANK_FAILED = 4
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run or prepare a case; returns the exit code."""
     code = INTERRUPTED
     with Interruption() as interruption:
@@ -29,8 +30,7 @@ def main(argv: List[str]) -> int:
             except OSError as error:  # before there is a request to make a record of
                 if not process_limits.no_descriptor(error):
                     raise
-                message = process_limits.reason(error), process_limits.REMEDY
-                print("error: %s\nfix: %s" % message, file=sys.stderr)
+                print(f"error: {process_limits.reason(error)}\nfix: {process_limits.REMEDY}", file=sys.stderr)
                 code = RANK_FAILED
         except KeyboardInterrupt:  # a second signal, before there is a record to write or after it was written
             pass
@@ -39,7 +39,7 @@ def main(argv: List[str]) -> int:
     return code
 
 
-def run(argv: List[str], interruption: Interruption) -> int:
+def run(argv: list[str], interruption: Interruption) -> int:
     """Dispatch to `prepare` or a run; returns the exit code."""
     if "prepare" in argv[:2]:
         from flagbench_cases.prepare import command

@@ -4,21 +4,18 @@ A case is a package below `cases` whose module `workload` has `build(context: Co
 an InferWorkload or a MeasureWorkload, as the `kind` of its manifest says.
 """
 
+from __future__ import annotations
+
 import abc
 from dataclasses import dataclass
 from typing import (
     Any,
     Callable,
-    Dict,
     Iterable,
-    List,
     Mapping,
     NamedTuple,
-    Optional,
     Protocol,
     Sequence,
-    Tuple,
-    Union,
 )
 
 import torch
@@ -40,7 +37,7 @@ class Device(Protocol):
 
     kind: str
     backend: str
-    torch: "torch.device"
+    torch: torch.device
 
     def synchronize(self) -> None:
         """Wait until the device has finished all queued work."""
@@ -48,7 +45,7 @@ class Device(Protocol):
     def memory_peak(self) -> int:
         """Peak of the memory in use, bytes."""
 
-    def describe(self, index: int) -> Dict[str, Any]:
+    def describe(self, index: int) -> dict[str, Any]:
         """Its name and `memory_bytes`; `index`: the local rank."""
 
 
@@ -56,7 +53,7 @@ class Probe(Protocol):
     """Tells a rank's own work from its waiting for others. An engine attaches it; a step marks its backward pass, and
     in a pipeline the passes of each micro-batch."""
 
-    def attach(self, parameters: List[torch.nn.Parameter]) -> None:
+    def attach(self, parameters: list[torch.nn.Parameter]) -> None:
         """Watch the gradients of these parameters, given in the order of the forward pass."""
 
     def attach_buffers(self, network: torch.nn.Module, module: torch.nn.Module) -> None:
@@ -78,16 +75,16 @@ class Probe(Protocol):
 class Context(NamedTuple):
     """What a workload receives: its configuration, its device, its rank and layout, and how to report progress."""
 
-    config: Dict[str, Any]
+    config: dict[str, Any]
     device: Device
     rank: int
     layout: Layout
     local_rank: int
     probe: Probe
     spool: RankSpool
-    data: Optional[str]
-    weights: Optional[str]
-    groups: Mapping[str, "torch.distributed.ProcessGroup"] = {}
+    data: str | None
+    weights: str | None
+    groups: Mapping[str, torch.distributed.ProcessGroup] = {}
     """The process group of this rank along each axis of the layout. Empty for pure data parallelism, where the
     default process group is used."""
 
@@ -115,14 +112,14 @@ class Evaluation(NamedTuple):
     An evaluation without an accuracy has None in all three, and at least one entry in `extra` (see `measure`).
     """
 
-    accuracy: Optional[float]
-    published_accuracy: Optional[float]
+    accuracy: float | None
+    published_accuracy: float | None
     counted: int
-    deciding: Optional[float]
-    extra: Sequence[Dict[str, Any]] = ()
+    deciding: float | None
+    extra: Sequence[dict[str, Any]] = ()
 
 
-def measure(name: str, value: float, unit: str, note: str) -> Dict[str, Any]:
+def measure(name: str, value: float, unit: str, note: str) -> dict[str, Any]:
     """An additional result of an evaluation, which becomes a metric of the record."""
     return {"name": name, "value": value, "unit": unit, "note": note}
 
@@ -135,8 +132,7 @@ def require_full_batch(examples: int, batch_size: int, replicas: int) -> None:
     """
     if examples < batch_size * replicas:
         raise DataError(
-            "the training set has %d examples, but one step of all ranks needs %d"
-            % (examples, batch_size * replicas),
+            f"the training set has {examples} examples, but one step of all ranks needs {batch_size * replicas}",
             "use a smaller batch_size or more data",
         )
 
@@ -165,7 +161,7 @@ class Workload(abc.ABC):
         Counted in our p_train and p_infer_whole, but in no clock of the publisher that times steps."""
 
     @abc.abstractmethod
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Facts for the record: `conditions` to compare with a claim's, `data`, and the number of `parameters`."""
 
 
@@ -181,11 +177,11 @@ class TrainWorkload(Workload):
         """The batches of an epoch in the case's order, on the host."""
 
     @abc.abstractmethod
-    def step(self, batch: Any) -> Optional[float]:
+    def step(self, batch: Any) -> float | None:
         """Run one step: forward, backward, update. Returns the loss, or None on a rank that does not compute it."""
 
     @abc.abstractmethod
-    def evaluate(self, last: bool) -> Optional[Evaluation]:
+    def evaluate(self, last: bool) -> Evaluation | None:
         """Evaluate on the whole evaluation set. `last`: no training follows, regardless of the result. None if the
         case has no evaluation."""
 
@@ -193,11 +189,11 @@ class TrainWorkload(Workload):
         """Whether the loss scaler skipped the update of the last step, if the host knows without waiting."""
         return False
 
-    def training_facts(self) -> Dict[str, Any]:
+    def training_facts(self) -> dict[str, Any]:
         """Facts known when training has ended, such as skipped updates: JSON for `quality.training`."""
         return {}
 
-    def state(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Everything needed to resume training, except torch's random generators: tensors by name, and JSON facts,
         which are the same on all ranks.
 
@@ -210,11 +206,11 @@ class TrainWorkload(Workload):
         and those of a distributed optimizer, have their own. The same answer on every rank."""
         return 0
 
-    def check_state(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
+    def check_state(self, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
         """Raise DataError unless these are the tensors and facts that `state` would return here. Called before
         `restore`, which no rank begins unless all ranks have passed."""
 
-    def restore(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
+    def restore(self, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
         """Restore what the `state` of this rank's `state_owner` returned. The tensors are on the host, and those of a
         split model are mapped from a file: copy them. Required of a case with `resume: true`."""
         raise NotImplementedError
@@ -236,11 +232,11 @@ class InferWorkload(Workload):
         """The batches of a pass in the case's order, on the host. All ranks of a replica get the same."""
 
     @abc.abstractmethod
-    def infer(self, batch: Any) -> Union[float, torch.Tensor, None]:
+    def infer(self, batch: Any) -> float | torch.Tensor | None:
         """Run one batch. Returns its mean loss if the case scores text, as a scalar tensor if the publisher does not
         wait for it here; None otherwise, and on a rank that does not compute it."""
 
-    def result(self, name: str) -> Optional[Evaluation]:
+    def result(self, name: str) -> Evaluation | None:
         """The result of a full pass, equal on all ranks; None if it has none. Not timed."""
         return None
 
@@ -261,11 +257,11 @@ class Isolated:
 class Operation(NamedTuple):
     """What is repeated: its kind and sizes, as flagbench_core.evidence.roofs counts them, and how to begin."""
 
-    measured: Dict[str, Any]
+    measured: dict[str, Any]
     prepare: Callable[[], Callable[[], Any]]
     """Allocates what it works on; what that returns starts one operation. Either raises a RuntimeError where this
     device or this torch has no such operation."""
-    probe: Optional["Operation"] = None
+    probe: Operation | None = None
     """A small one of the same kind, by whose time it is judged whether there is time for this one."""
 
 
@@ -286,10 +282,10 @@ class MeasureWorkload(abc.ABC):
     def measurements(self) -> Sequence[Measurement]:
         """What to measure, the same on all ranks."""
 
-    def results(self) -> Dict[str, str]:
+    def results(self) -> dict[str, str]:
         """A digest of the result of fixed operations by name, to the last bit: equal each time on a sound device."""
         return {}
 
     @abc.abstractmethod
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Facts for the record: `conditions` to compare with a claim's."""

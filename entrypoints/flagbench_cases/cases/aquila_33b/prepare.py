@@ -1,7 +1,9 @@
 """`flagbench prepare aquila-33b`: converts LAMBADA into token ids, and a checkpoint into safetensors."""
 
+from __future__ import annotations
+
 import os
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable
 
 from flagbench_cases.cases.aquila_33b import sentences, tokens
 from flagbench_cases.prepare.llama import convert, megatron
@@ -10,9 +12,9 @@ from flagbench_cases.shared.errors import DataError, UsageError
 CASE = sentences.CASE
 TEXTS = ("lambada_test_bak.jsonl", "lambada_test.jsonl")
 WANTS = {
-    "data": "LAMBADA's test set as JSONL, or a folder with %s (in it or in data/)" % " or ".join(TEXTS),
-    "weights": "the published checkpoint folder with %s (in it or in ckpts/), or a Hugging Face folder of the model"
-    % megatron.TRACKER,
+    "data": f"LAMBADA's test set as JSONL, or a folder with {' or '.join(TEXTS)} (in it or in data/)",
+    "weights": f"the published checkpoint folder with {megatron.TRACKER} (in it or in ckpts/), or a Hugging Face "
+    "folder of the model",
     "vocabulary": "a folder with vocab.json, merges.txt and special_tokens.txt (in it or in tokenizer/)",
 }
 LICENCES = {
@@ -25,14 +27,14 @@ LICENCES = {
 Report = Callable[[str, int, int], None]
 
 
-def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
     """Tokenise LAMBADA for a preset through a Writer. Raises DataError, or UsageError without a vocabulary."""
     if vocabulary is None:
         raise UsageError("text cannot be tokenised without a vocabulary", tokens.REMEDY)
     path = find_texts(source)
     tokeniser = tokens.Tokeniser(find_vocabulary(vocabulary), preset["model"]["vocab_size"])
-    made = sentences.tokenise(path, tokeniser, preset["data"]["sequence_length"], report)
-    sentences.write(made, writer)
+    sentence_set = sentences.tokenise(path, tokeniser, preset["data"]["sequence_length"], report)
+    sentences.write(sentence_set, writer)
     for read in [path] + tokeniser.paths:
         writer.source(read)
 
@@ -41,23 +43,24 @@ def find_texts(source: str) -> str:
     """The JSONL file, or the one in a folder. Raises DataError."""
     if not os.path.isdir(source):
         return source
-    paths = [os.path.join(source, folder, name) for name in TEXTS for folder in ("", "data")]
-    found = next((path for path in paths if os.path.isfile(path)), None)
-    if found is None:
-        raise DataError(
-            "%s has neither %s, nor has its data/" % (source, " nor ".join(TEXTS)), "set --data to LAMBADA's JSONL"
-        )
-    return found
+    for name in TEXTS:
+        for folder in ("", "data"):
+            path = os.path.join(source, folder, name)
+            if os.path.isfile(path):
+                return path
+    raise DataError(f"{source} has neither {' nor '.join(TEXTS)}, nor has its data/", "set --data to LAMBADA's JSONL")
 
 
 def find_vocabulary(folder: str) -> str:
     """The folder itself, or tokenizer/ in it."""
     inner = os.path.join(folder, "tokenizer")
     missing = not os.path.exists(os.path.join(folder, tokens.VOCABULARY))
-    return inner if missing and os.path.isdir(inner) else folder
+    if missing and os.path.isdir(inner):
+        return inner
+    return folder
 
 
-def prepare_weights(source: str, preset: Dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_weights(source: str, preset: dict[str, Any], writer: Any, report: Report) -> None:
     """Convert a checkpoint folder of a preset's model to llama-safetensors/v1 through a Writer. Raises DataError."""
     model = preset["model"]
     folders = (source, os.path.join(source, "ckpts"))
@@ -67,7 +70,7 @@ def prepare_weights(source: str, preset: Dict[str, Any], writer: Any, report: Re
         return
     if not os.path.exists(os.path.join(source, "config.json")):
         raise DataError(
-            "%s has neither %s (in it or in ckpts/) nor config.json" % (source, megatron.TRACKER),
+            f"{source} has neither {megatron.TRACKER} (in it or in ckpts/) nor config.json",
             "set --weights to the published checkpoint folder, or to a Hugging Face folder",
         )
     convert.convert(source, model, writer, report, model_types=("aquila", "llama"))

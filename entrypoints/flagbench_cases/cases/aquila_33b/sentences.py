@@ -4,9 +4,11 @@ A sentence is [CLS], the tokens of the text's first `sequence_length` characters
 tokens. As in the publisher's loader, it is padded with token 0 to sequence_length + 1, and padding is not scored.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +41,7 @@ class SentenceSet(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens int64 [length + 1], and int64 [length]: 1 where the next token is scored."""
         sentence = self.tokens[self.offsets[index] : self.offsets[index + 1]]
         tokens = np.full(self.length + 1, PAD, dtype=np.int64)
@@ -68,7 +70,7 @@ class Loaded(NamedTuple):
     condition: str
 
 
-def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], seed: int) -> Loaded:
+def load(data: dict[str, Any], model: dict[str, Any], folder: str | None, seed: int) -> Loaded:
     """The set selected by the resolved `data` section. `folder` was written by `flagbench prepare`."""
     length, source = data["sequence_length"], data["source"]
     if source == "synthetic":
@@ -77,7 +79,8 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], see
         tokeniser = Tokeniser(TINY, model["vocab_size"])
         return Loaded(tokenise(os.path.join(TINY, "sentences.jsonl"), tokeniser, length), "shipped")
     place = prepared_folder.open_folder(folder or "", CASE, "data", (FORMAT,))
-    return Loaded(read(place, length, model["vocab_size"]), "lambada" if is_lambada(place.facts) else "files")
+    condition = "lambada" if is_lambada(place.facts) else "files"
+    return Loaded(read(place, length, model["vocab_size"]), condition)
 
 
 def synthetic(count: int, length: int, vocabulary_size: int, seed: int) -> SentenceSet:
@@ -97,17 +100,17 @@ def tokenise(path: str, tokeniser: Tokeniser, length: int, report: Report = lamb
         sentences.append(np.array(ids[: length + 1], dtype=np.int32))
         report("tokenise the texts", done, total)
     if not sentences:
-        raise DataError("%s has no line with a text" % path, "set --data to LAMBADA's JSONL")
+        raise DataError(f"{path} has no line with a text", "set --data to LAMBADA's JSONL")
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in sentences])]).astype(np.int64)
     return SentenceSet(np.concatenate(sentences), offsets, length)
 
 
-def write(made: SentenceSet, writer: Any) -> None:
+def write(sentences: SentenceSet, writer: Any) -> None:
     """Write a set through a Writer."""
-    np.save(writer.path("tokens.npy"), made.tokens)
-    np.save(writer.path("offsets.npy"), made.offsets)
+    np.save(writer.path("tokens.npy"), sentences.tokens)
+    np.save(writer.path("offsets.npy"), sentences.offsets)
     writer.format(FORMAT)
-    writer.fact(sequence_length=made.length, sentences=len(made), tokens=int(made.offsets[-1]))
+    writer.fact(sequence_length=sentences.length, sentences=len(sentences), tokens=int(sentences.offsets[-1]))
 
 
 def read(place: Any, length: int, vocabulary_size: int) -> SentenceSet:
@@ -115,20 +118,21 @@ def read(place: Any, length: int, vocabulary_size: int) -> SentenceSet:
     prepared = place.facts.get("sequence_length")
     if prepared != length:
         raise DataError(
-            "%s was prepared for %s tokens, but this preset has %d" % (place.folder, prepared, length),
+            f"{place.folder} was prepared for {prepared} tokens, but this preset has {length}",
             "use --preset reference, or prepare the data again",
         )
     # In memory: slices of memory-mapped arrays take several times as long.
-    tokens, offsets = (np.array(place.array(name)) for name in ("tokens.npy", "offsets.npy"))
+    tokens = np.array(place.array("tokens.npy"))
+    offsets = np.array(place.array("offsets.npy"))
     highest = int(tokens.max())
     if highest >= vocabulary_size:
         raise DataError(
-            "%s has the token %d, but the model has %d tokens" % (place.folder, highest, vocabulary_size),
+            f"{place.folder} has the token {highest}, but the model has {vocabulary_size} tokens",
             "prepare the data for this model",
         )
     return SentenceSet(tokens, offsets, length)
 
 
-def is_lambada(facts: Dict[str, Any]) -> bool:
+def is_lambada(facts: dict[str, Any]) -> bool:
     """Whether a prepared folder has as many sentences and tokens as LAMBADA's test set."""
     return all(facts.get(name) == count for name, count in LAMBADA.items())

@@ -5,9 +5,11 @@ single tokens. A piece that is not in the vocabulary is token 0. As in the publi
 merges.txt is a comment, and what follows the last line break of merges.txt and special_tokens.txt does not count.
 """
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any, Dict, List
+from typing import Any
 
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.files import open_file
@@ -29,26 +31,26 @@ class Tokeniser:
         self.size = len(vocabulary) + len(self._special)
         if self.size != vocab_size:
             raise DataError(
-                "%s has %d tokens, but the model has %d" % (folder, self.size, vocab_size), "use the model's files"
+                f"{folder} has {self.size} tokens, but the model has {vocab_size}", "use the model's files"
             )
         for name in (CLS, EOS):
             if name not in self._special:
-                raise DataError("%s has no %s" % (os.path.join(folder, SPECIAL), name), REMEDY)
+                raise DataError(f"{os.path.join(folder, SPECIAL)} has no {name}", REMEDY)
         ids = {name: len(vocabulary) + index for index, name in enumerate(self._special)}
         self.cls, self.eos = ids[CLS], ids[EOS]
         self._bpe = _byte_level_bpe(os.path.join(folder, MERGES), vocabulary, ids)
 
     @property
-    def paths(self) -> List[str]:
+    def paths(self) -> list[str]:
         """The files that were read."""
         return [os.path.join(self.folder, name) for name in FILES]
 
-    def encode(self, text: str) -> List[int]:
+    def encode(self, text: str) -> list[int]:
         """The ids of a text, without [CLS] and </s>."""
         return self._bpe.encode(text, add_special_tokens=False).ids  # type: ignore[no-any-return]
 
 
-def _byte_level_bpe(path: str, vocabulary: Dict[str, int], special: Dict[str, int]) -> Any:
+def _byte_level_bpe(path: str, vocabulary: dict[str, int], special: dict[str, int]) -> Any:
     try:
         import tokenizers
         from tokenizers import models, pre_tokenizers
@@ -58,43 +60,49 @@ def _byte_level_bpe(path: str, vocabulary: Dict[str, int], special: Dict[str, in
             "prepare in the image of this case (--via docker), or pip install tokenizers",
         ) from None
     lines = _lines(path)[1:]
-    merges: List[Any] = [tuple(line.split()) for line in lines]
-    wrong = next((line for line, pair in zip(lines, merges) if len(pair) != 2), None)
-    if wrong is not None:
-        raise DataError("%s: %r is not a pair of pieces" % (path, wrong[:80]), REMEDY)
+    merges: list[Any] = [tuple(line.split()) for line in lines]
+    for line, pair in zip(lines, merges):
+        if len(pair) != 2:
+            raise DataError(f"{path}: {line[:80]!r} is not a pair of pieces", REMEDY)
     missing = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(vocabulary))
     if missing:  # tokenizers would omit what the publisher's reader makes token 0
-        raise DataError("the vocabulary has no piece for %d of the 256 bytes" % len(missing), REMEDY)
-    unknown = next((pair for pair in merges if "".join(pair) not in vocabulary), None)
-    if unknown is not None:
-        raise DataError("%s: %s %s gives a piece that is not in the vocabulary" % ((path,) + unknown), REMEDY)
+        raise DataError(f"the vocabulary has no piece for {len(missing)} of the 256 bytes", REMEDY)
+    for first, second in merges:
+        if first + second not in vocabulary:
+            raise DataError(f"{path}: {first} {second} gives a piece that is not in the vocabulary", REMEDY)
     bpe = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     bpe.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True) for name in special])
     strange = [name for name, index in special.items() if bpe.token_to_id(name) != index]
     if strange:
-        raise DataError("%s is a piece of the vocabulary and a special token" % strange[0], REMEDY)
+        raise DataError(f"{strange[0]} is a piece of the vocabulary and a special token", REMEDY)
     return bpe
 
 
-def _read_vocabulary(path: str) -> Dict[str, int]:
+def _read_vocabulary(path: str) -> dict[str, int]:
     try:
-        found = json.loads(_read(path))
+        vocabulary = json.loads(_read(path))
     except (ValueError, RecursionError) as error:
-        raise DataError("%s is not JSON (%s)" % (path, error), REMEDY) from None
-    if not isinstance(found, dict) or sorted(map(_as_index, found.values())) != list(range(len(found))):
-        raise DataError("%s does not number its pieces from 0 on" % path, REMEDY)
-    return found
+        raise DataError(f"{path} is not JSON ({error})", REMEDY) from None
+    is_numbered = isinstance(vocabulary, dict) and (
+        sorted(map(_as_index, vocabulary.values())) == list(range(len(vocabulary)))
+    )
+    if not is_numbered:
+        raise DataError(f"{path} does not number its pieces from 0 on", REMEDY)
+    return vocabulary  # type: ignore[no-any-return]
 
 
 def _as_index(value: Any) -> int:
     return value if type(value) is int else -1
 
 
-def _lines(path: str) -> List[str]:
+def _lines(path: str) -> list[str]:
     """The lines of a file that end with a line break."""
     lines = _read(path).split("\n")[:-1]
-    return [line[:-1] if line.endswith("\r") else line for line in lines]
+    for number, line in enumerate(lines):
+        if line.endswith("\r"):
+            lines[number] = line[:-1]
+    return lines
 
 
 def _read(path: str) -> str:
@@ -102,6 +110,6 @@ def _read(path: str) -> str:
         with open_file(path, encoding="utf-8", newline="\n") as file:
             return file.read()  # type: ignore[no-any-return]
     except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error.strerror), REMEDY) from None
+        raise DataError(f"{path} cannot be read ({error.strerror})", REMEDY) from None
     except UnicodeDecodeError:
-        raise DataError("%s is not UTF-8" % path, REMEDY) from None
+        raise DataError(f"{path} is not UTF-8", REMEDY) from None

@@ -4,7 +4,9 @@ The publisher's step: copy a sentence to the device, build its causal mask, run 
 average the losses of the sentence's own tokens. Nothing is generated. Unusual parts are quirks in the case manifest.
 """
 
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from __future__ import annotations
+
+from typing import Any, Iterable, Iterator, List, Sequence
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
@@ -70,14 +72,14 @@ class AquilaWorkload(InferWorkload):
         self._keep_padding(source.padding())
         context.spool.beat()
 
-        def read_parts(names: List[str]) -> Iterator[Tuple[str, Any]]:
+        def read_parts(names: list[str]) -> Iterator[tuple[str, Any]]:
             for name, part in source.read(names):
                 context.spool.beat()
                 yield name, part
 
         parts.fill(self.module, self._parts(), read_parts)
 
-    def _keep_padding(self, rows: Optional[torch.Tensor]) -> None:
+    def _keep_padding(self, rows: torch.Tensor | None) -> None:
         """Use the rows of a prepared checkpoint that pad the vocabulary, if it has any. Raises DataError if they are
         too few for the layout."""
         if rows is None:
@@ -85,7 +87,7 @@ class AquilaWorkload(InferWorkload):
         needed = self.shape.padded_vocabulary(self.context.layout.tp) - self.shape.vocab_size
         if len(rows) < needed:
             raise DataError(
-                "the checkpoint has %d rows that pad the vocabulary, but this layout needs %d" % (len(rows), needed),
+                f"the checkpoint has {len(rows)} rows that pad the vocabulary, but this layout needs {needed}",
                 "set tp to what the checkpoint was split into, or less",
             )
         self.padding = "checkpoint"
@@ -106,7 +108,7 @@ class AquilaWorkload(InferWorkload):
             pin_memory=self.device.type == "cuda",
         )
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         config, lengths = self.config, self.set.lengths
         return {
             "conditions": {
@@ -165,8 +167,9 @@ class AquilaWorkload(InferWorkload):
         samples, length = batch[1].shape
         lengths = batch[1].numpy().sum(axis=1)
         model, tokens = flops.padded(self.config["model"], self.context.layout.tp), int(lengths.sum())
-        own = flops.Batch(samples, tokens, int((lengths * lengths).sum()), tokens)
-        done, useful = flops.llama_forward(model, flops.batch_of(samples, length)), flops.llama_forward(model, own)
+        done = flops.llama_forward(model, flops.batch_of(samples, length))
+        unpadded = flops.Batch(samples, tokens, int((lengths * lengths).sum()), tokens)
+        useful = flops.llama_forward(model, unpadded)
         return Work(samples, samples, samples * length, tokens, float(done.executed), float(useful.executed))
 
     def result(self, name: str) -> Evaluation:
@@ -178,7 +181,7 @@ class AquilaWorkload(InferWorkload):
         return (INFER,)
 
 
-def causal_mask(tokens: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+def causal_mask(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The publisher's mask bool [1, 1, T, T], True where a position may not look, and positions int64 [B, T]. Padding
     is not masked: it follows the text."""
     length = tokens.shape[1]

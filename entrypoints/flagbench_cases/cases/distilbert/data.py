@@ -5,11 +5,13 @@ padded), GLUE's TSV (`[SST-2/]{train,dev}.tsv`: sentence, label; needs a vocab.t
 synthetic rows with the lengths of SST-2.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import zipfile
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +41,7 @@ class SentenceSet(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """ids int64 [T], mask int64 [T], label int64 []."""
         ids = torch.from_numpy(self.input_ids[index].astype(np.int64))
         mask = torch.from_numpy((self._columns < self.lengths[index]).astype(np.int64))
@@ -61,9 +63,7 @@ class Sets(NamedTuple):
     condition: str
 
 
-def load(
-    data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], weights: Optional[str], seed: int
-) -> Sets:
+def load(data: dict[str, Any], model: dict[str, Any], folder: str | None, weights: str | None, seed: int) -> Sets:
     """Load the sets selected by the resolved `data` section."""
     if data["source"] == "synthetic":
         train = synthetic(data, model, data["train_examples"] or 2048, seed)
@@ -72,18 +72,18 @@ def load(
         tiny = read_tsv_pair(TINY, os.path.join(TINY, "vocab.txt"), data["sequence_length"], model)
         return Sets(tiny[0], tiny[1], "shipped")
     train, evaluation = read_folder(folder or "", weights, data["sequence_length"], model)
-    sst2 = (len(train), len(evaluation)) == (67349, 872)
-    return Sets(train, evaluation, "sst2" if sst2 else "files")
+    condition = "sst2" if (len(train), len(evaluation)) == (67349, 872) else "files"
+    return Sets(train, evaluation, condition)
 
 
 def read_folder(
-    folder: str, weights: Optional[str], length: int, model: Dict[str, Any]
-) -> Tuple[SentenceSet, SentenceSet]:
+    folder: str, weights: str | None, length: int, model: dict[str, Any]
+) -> tuple[SentenceSet, SentenceSet]:
     """Load the sets from a data folder, in any of the formats."""
     if not os.path.isdir(folder):
-        raise DataError("there is no folder %s" % folder, "set --data to a folder, or use --data synthetic")
+        raise DataError(f"there is no folder {folder}", "set --data to a folder, or use --data synthetic")
     for sub in ("dataset", "."):
-        pair = [os.path.join(folder, sub, "%s_dataset.npz" % part) for part in ("train", "eval")]
+        pair = [os.path.join(folder, sub, f"{part}_dataset.npz") for part in ("train", "eval")]
         if any(os.path.exists(path) for path in pair):
             return read_npz(pair[0], length, model), read_npz(pair[1], length, model)
     for sub in ("SST-2", "."):
@@ -91,20 +91,21 @@ def read_folder(
         if any(os.path.exists(os.path.join(place, name)) for name in ("train.tsv", "dev.tsv")):
             return read_tsv_pair(place, find_vocabulary(place, folder, weights), length, model)
     raise DataError(
-        "%s has neither {train,eval}_dataset.npz nor {train,dev}.tsv" % folder,
+        f"{folder} has neither {{train,eval}}_dataset.npz nor {{train,dev}}.tsv",
         "put FlagPerf's dataset/ folder or GLUE's SST-2/ folder there",
     )
 
 
-def read_npz(path: str, length: int, model: Dict[str, Any]) -> SentenceSet:
+def read_npz(path: str, length: int, model: dict[str, Any]) -> SentenceSet:
     """Read one of FlagPerf's npz files. Raises DataError if it is invalid."""
     try:
         ids, mask, labels = _arrays(path)
     except FileNotFoundError:
-        raise DataError("%s does not exist" % path, "put both files into the data folder") from None
+        raise DataError(f"{path} does not exist", "put both files into the data folder") from None
     except NPZ_ERRORS as error:
+        first_line = str(error).split("\n")[0]
         raise DataError(
-            "%s cannot be read (%s: %s)" % (path, type(error).__name__, str(error).split("\n")[0]),
+            f"{path} cannot be read ({type(error).__name__}: {first_line})",
             "download it again: it is truncated or not an npz file",
         ) from error
     for key, array, shape in (
@@ -113,19 +114,19 @@ def read_npz(path: str, length: int, model: Dict[str, Any]) -> SentenceSet:
         ("attention_mask", mask, (labels.size, length)),
     ):
         if array.dtype != np.int64:
-            raise DataError("%s: %s is %s" % (path, key, array.dtype), "store it as int64, as published")
+            raise DataError(f"{path}: {key} is {array.dtype}", "store it as int64, as published")
         if array.shape != shape:
             raise DataError(
-                "%s: %s has the shape %s, not %s" % (path, key, array.shape, shape),
-                "provide a row for each label, padded to the %d tokens of this preset" % length,
+                f"{path}: {key} has the shape {array.shape}, not {shape}",
+                f"provide a row for each label, padded to the {length} tokens of this preset",
             )
     lengths = mask.sum(axis=1)
     if not np.array_equal(mask, np.arange(length) < lengths[:, None]):
-        raise DataError("%s: attention_mask is not ones followed by zeros" % path, "pad on the right")
+        raise DataError(f"{path}: attention_mask is not ones followed by zeros", "pad on the right")
     return checked(path, ids, lengths, labels, model)
 
 
-def _arrays(path: str) -> List[np.ndarray]:
+def _arrays(path: str) -> list[np.ndarray]:
     """Read only the arrays of NPZ_KEYS. Raises NPZ_ERRORS for a damaged file."""
     with open_file(path, "rb") as file:
         if file.read(4) != b"PK\x03\x04":  # np.load would try to read it as a single array, then as a pickle
@@ -134,35 +135,33 @@ def _arrays(path: str) -> List[np.ndarray]:
         missing = [key for key in NPZ_KEYS if key not in archive.files]
         if missing:
             raise DataError(
-                "%s has no array %s" % (path, ", ".join(missing)),
-                "write the file with %s" % ", ".join(NPZ_KEYS),
+                f"{path} has no array {', '.join(missing)}",
+                f"write the file with {', '.join(NPZ_KEYS)}",
             )
         arrays = [archive[key] for key in NPZ_KEYS]
     for key, array in zip(NPZ_KEYS, arrays):
         if not isinstance(array, np.ndarray):  # numpy returns bytes for a member without the magic number of an array
-            raise ValueError("%s is not an array" % key)
+            raise ValueError(f"{key} is not an array")
     return arrays
 
 
 def checked(
-    path: str, ids: np.ndarray, lengths: np.ndarray, labels: np.ndarray, model: Dict[str, Any]
+    path: str, ids: np.ndarray, lengths: np.ndarray, labels: np.ndarray, model: dict[str, Any]
 ) -> SentenceSet:
     """The set, after checking that all values are valid for the model."""
     if len(labels) == 0:
-        raise DataError("%s has no examples" % path, "download it again")
+        raise DataError(f"{path} has no examples", "download it again")
     for what, values, limit in (("token id", ids, model["vocab_size"]), ("label", labels, model["labels"])):
         low, high = int(values.min()), int(values.max())
         if low < 0 or high >= limit:
             bad = low if low < 0 else high
-            raise DataError("%s: %s %d is out of range" % (path, what, bad), "it must be in 0 to %d" % (limit - 1))
+            raise DataError(f"{path}: {what} {bad} is out of range", f"it must be in 0 to {limit - 1}")
     if int(lengths.min()) < 1:
-        raise DataError(
-            "%s: example %d is empty" % (path, int(lengths.argmin())), "every row needs at least one token"
-        )
+        raise DataError(f"{path}: example {int(lengths.argmin())} is empty", "every row needs at least one token")
     return SentenceSet(ids.astype(np.int32), lengths.astype(np.int32), labels.astype(np.int64))
 
 
-def find_vocabulary(*folders: Optional[str]) -> str:
+def find_vocabulary(*folders: str | None) -> str:
     """The path of vocab.txt, in the data folder or the checkpoint folder. Raises DataError."""
     for folder in folders:
         path = os.path.join(folder or "", "vocab.txt")
@@ -174,35 +173,35 @@ def find_vocabulary(*folders: Optional[str]) -> str:
     )
 
 
-def read_tsv(path: str, classes: int) -> Tuple[List[str], List[int]]:
+def read_tsv(path: str, classes: int) -> tuple[list[str], list[int]]:
     """Sentences and labels (0 to classes - 1) of one GLUE TSV file, header `sentence<TAB>label`."""
-    sentences: List[str] = []
-    labels: List[int] = []
-    known = {str(label): label for label in range(classes)}
+    sentences: list[str] = []
+    labels: list[int] = []
+    valid_labels = {str(label): label for label in range(classes)}
     try:
         with open_file(path, encoding="utf-8") as file:
             header = file.readline().rstrip("\n").split("\t")
             if header != ["sentence", "label"]:
-                raise DataError("%s has the header %r" % (path, header), "the header must be sentence<TAB>label")
+                raise DataError(f"{path} has the header {header!r}", "the header must be sentence<TAB>label")
             for number, line in enumerate(file, start=2):
                 cells = line.rstrip("\n").split("\t")
-                if len(cells) != 2 or cells[1].strip() not in known:
+                if len(cells) != 2 or cells[1].strip() not in valid_labels:
                     raise DataError(
-                        "%s:%d is not sentence<TAB>label" % (path, number),
-                        "correct the line (labels are 0 to %d) or download the file again" % (classes - 1),
+                        f"{path}:{number} is not sentence<TAB>label",
+                        f"correct the line (labels are 0 to {classes - 1}) or download the file again",
                     )
                 sentences.append(cells[0])
-                labels.append(known[cells[1].strip()])
+                labels.append(valid_labels[cells[1].strip()])
     except FileNotFoundError:
-        raise DataError("%s does not exist" % path, "both train.tsv and dev.tsv are needed") from None
+        raise DataError(f"{path} does not exist", "both train.tsv and dev.tsv are needed") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "it must be readable UTF-8 text") from error
+        raise DataError(f"{path} cannot be read ({error})", "it must be readable UTF-8 text") from error
     return sentences, labels
 
 
 def read_tsv_pair(
-    folder: str, vocabulary: str, length: int, model: Dict[str, Any]
-) -> Tuple[SentenceSet, SentenceSet]:
+    folder: str, vocabulary: str, length: int, model: dict[str, Any]
+) -> tuple[SentenceSet, SentenceSet]:
     """Read train.tsv and dev.tsv, tokenised by WordPiece, truncated and padded to `length`."""
     from tokenizers import BertWordPieceTokenizer
 
@@ -221,7 +220,7 @@ def read_tsv_pair(
     return sets[0], sets[1]
 
 
-def synthetic(data: Dict[str, Any], model: Dict[str, Any], count: int, seed: int) -> SentenceSet:
+def synthetic(data: dict[str, Any], model: dict[str, Any], count: int, seed: int) -> SentenceSet:
     """`count` random rows with lognormal lengths of the manifest's mean and range; deterministic for a seed."""
     shape = data["synthetic"]
     generator = np.random.RandomState(seed)

@@ -5,9 +5,11 @@ Face's DistilBertForSequenceClassification, so that its checkpoints can be loade
 implementation of the publisher's transformers 4.33.0, without a fused kernel.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +36,7 @@ class DistilBertConfig:
 
     def __post_init__(self) -> None:
         if self.dim % self.heads:
-            raise ValueError("dim %d is not a multiple of %d heads" % (self.dim, self.heads))
+            raise ValueError(f"dim {self.dim} is not a multiple of {self.heads} heads")
 
 
 class Embeddings(nn.Module):
@@ -166,6 +168,6 @@ class DistilBertClassifier(nn.Module):
         return self.classifier(self.dropout(F.relu(self.pre_classifier(first))))
 
 
-def config_from(section: Dict[str, Any]) -> DistilBertConfig:
+def config_from(section: dict[str, Any]) -> DistilBertConfig:
     """The model configuration of a resolved `model` section."""
     return DistilBertConfig(**section)

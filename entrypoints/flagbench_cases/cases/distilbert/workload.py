@@ -3,7 +3,9 @@
 Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
 
-from typing import Any, Dict, Iterable, List, Tuple
+from __future__ import annotations
+
+from typing import Any, Iterable
 
 import numpy as np
 import torch
@@ -49,7 +51,7 @@ class EvaluationSet(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self._positions)
 
-    def __getitem__(self, index: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         position = self._positions[index]
         counts = torch.tensor(float(position < len(self._sentences)))
         return (*self._sentences[position % len(self._sentences)], counts)
@@ -80,7 +82,7 @@ class DistilBertWorkload(TrainWorkload):
         self._make_loaders()
         self._make_optimizer()
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         sets, train, model = self.sets, self.config["train"], self.config["model"]
         return {
             "conditions": {
@@ -93,7 +95,7 @@ class DistilBertWorkload(TrainWorkload):
                 "learning_rate": train["learning_rate"],
                 "schedule": SCHEDULE,
                 "max_epochs": train["max_epochs"],
-                "dropout": "%g/%g/%g" % tuple(model[k] for k in DROPOUTS),
+                "dropout": "/".join(f"{model[name]:g}" for name in DROPOUTS),
                 "workers": self.config["data"]["workers"],
                 "eval_batch_size": self.config["eval"]["batch_size"],
                 "data": sets.condition,
@@ -133,7 +135,7 @@ class DistilBertWorkload(TrainWorkload):
     def _make_optimizer(self) -> None:
         train = self.config["train"]
         exempt = ("bias", "LayerNorm.weight", "layer_norm.weight")
-        groups: List[Dict[str, Any]] = [
+        groups: list[dict[str, Any]] = [
             {"params": [p for n, p in self.module.named_parameters() if not n.endswith(exempt)]},
             {
                 "params": [p for n, p in self.module.named_parameters() if n.endswith(exempt)],
@@ -161,7 +163,9 @@ class DistilBertWorkload(TrainWorkload):
             logits = self.network(input_ids, mask)
             loss = F.cross_entropy(logits.view(-1, logits.size(1)), labels.view(-1))
         value = loss.item()  # the publisher's own synchronisation, before the backward pass
-        (loss / self.accumulate if self.accumulate > 1 else loss).backward()
+        if self.accumulate > 1:
+            loss = loss / self.accumulate
+        loss.backward()
         self.context.probe.backward_done()
         self._micro_steps += 1
         if self._micro_steps % self.accumulate == 0:
@@ -176,8 +180,8 @@ class DistilBertWorkload(TrainWorkload):
         lengths = mask.numpy().sum(1)  # not with torch operators, which would be counted as part of the step
         useful = int(lengths.sum())
         executed = flops.distilbert(model, flops.batch_of(samples, length)).executed
-        own = flops.Batch(samples, useful, int((lengths * lengths).sum()), useful)
-        needed = flops.distilbert(model, own).executed
+        unpadded = flops.Batch(samples, useful, int((lengths * lengths).sum()), useful)
+        needed = flops.distilbert(model, unpadded).executed
         published = self.config["train"]["batch_size"]
         return Work(samples, published, mask.numel(), useful, float(executed), float(needed))
 
@@ -203,20 +207,19 @@ class DistilBertWorkload(TrainWorkload):
         return Evaluation(counted / examples, published, int(examples), deciding=published)
 
 
-def load_checkpoint(model: DistilBertClassifier, folder: str, section: Dict[str, Any]) -> None:
+def load_checkpoint(model: DistilBertClassifier, folder: str, section: dict[str, Any]) -> None:
     """Load the model's weights from a checkpoint folder; only the classification head may be missing."""
     config = checkpoints.read_config(folder)
-    for theirs, ours in CONFIG_KEYS.items():
-        if theirs in config and config[theirs] != section[ours]:
+    for config_key, key in CONFIG_KEYS.items():
+        if config_key in config and config[config_key] != section[key]:
             raise DataError(
-                "%s/config.json has %s = %s, but this preset has %s"
-                % (folder, theirs, config[theirs], section[ours]),
-                "use a checkpoint of %s" % section["name"],
+                f"{folder}/config.json has {config_key} = {config[config_key]}, but this preset has {section[key]}",
+                f"use a checkpoint of {section['name']}",
             )
     state = dict(checkpoints.shards(folder))
     if not any(name.startswith("distilbert.") for name in state):
         state = {"distilbert." + name: tensor for name, tensor in state.items()}
-    remedy, head = "use a complete checkpoint of %s" % section["name"], ("pre_classifier.", "classifier.")
+    remedy, head = f"use a complete checkpoint of {section['name']}", ("pre_classifier.", "classifier.")
     checkpoints.load_into(model, state, folder, remedy, optional=head)
 
 

@@ -5,6 +5,8 @@ second part are `answer <|endofpiece|>`. All of its tokens have the position of 
 and count from 1 in the second row, which is 0 in the first part. The rest up to T is 0.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import numpy as np

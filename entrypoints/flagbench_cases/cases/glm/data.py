@@ -1,7 +1,9 @@
 """The data sets of the case: the prepared folder, the shipped set or random examples; and batches of them."""
 
+from __future__ import annotations
+
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,7 +55,7 @@ class Sets(NamedTuple):
     f1_over: str  # "words" or "wordpieces"
 
 
-def collate(examples: List[Example]) -> Batch:
+def collate(examples: list[Example]) -> Batch:
     """A batch of examples; C is the largest number of choices among them."""
     most = max(len(example.answers) for example in examples)
 
@@ -75,10 +77,12 @@ def collate(examples: List[Example]) -> Batch:
 
 def _padded(array: np.ndarray, most: int) -> np.ndarray:
     missing = most - len(array)
-    return np.concatenate([array] + [array[:1]] * missing) if missing else array
+    if not missing:
+        return array
+    return np.concatenate([array] + [array[:1]] * missing)
 
 
-def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], seed: int) -> Sets:
+def load(data: dict[str, Any], model: dict[str, Any], folder: str | None, seed: int) -> Sets:
     """Load the sets selected by the resolved `data` section. `folder` was written by `flagbench prepare glm`."""
     if data["source"] == "synthetic":
         train = synthetic(data, model, "train", seed)
@@ -90,17 +94,19 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], see
 
 def _sets(train: ClozeSet, evaluation: ClozeSet, condition: str, f1_over: str) -> Sets:
     most, mean = int(train.choices.max()), float(train.choices.mean())
-    return Sets(train, evaluation, condition, "%d at most, mean %.1f" % (most, mean), f1_over)
+    return Sets(train, evaluation, condition, f"{most} at most, mean {mean:.1f}", f1_over)
 
 
-def condition_of(form: str, examples: Dict[str, int]) -> str:
+def condition_of(form: str, examples: dict[str, int]) -> str:
     """The `data` condition for a source format and the numbers of `train` and `eval` examples."""
     expected = EXPECTED[form]
-    known = all(low <= examples[split] <= high for split, (low, high) in expected.items())
-    return CONDITIONS[form] if known else OTHER_DATA
+    for split, (low, high) in expected.items():
+        if not low <= examples[split] <= high:
+            return OTHER_DATA
+    return CONDITIONS[form]
 
 
-def read_shipped(length: int, vocabulary_size: int) -> Tuple[ClozeSet, ClozeSet]:
+def read_shipped(length: int, vocabulary_size: int) -> tuple[ClozeSet, ClozeSet]:
     """The sets of the tiny preset, read like the published files.
 
     Raises UsageError if the vocabulary does not fit the model.
@@ -109,7 +115,7 @@ def read_shipped(length: int, vocabulary_size: int) -> Tuple[ClozeSet, ClozeSet]
     special = special_tokens(vocabulary)
     if special.eop >= vocabulary_size:
         raise UsageError(
-            "the shipped set has %d tokens, but the model has %d" % (special.eop + 1, vocabulary_size),
+            f"the shipped set has {special.eop + 1} tokens, but the model has {vocabulary_size}",
             "use it with --preset tiny",
         )
     sets = []
@@ -120,7 +126,7 @@ def read_shipped(length: int, vocabulary_size: int) -> Tuple[ClozeSet, ClozeSet]
     return sets[0], sets[1]
 
 
-def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> Sets:
+def read_prepared(folder: str | None, length: int, vocabulary_size: int) -> Sets:
     """Load the sets of a prepared folder. Raises DataError if they do not fit the model."""
     from flagbench_cases.prepare import prepared_folder
 
@@ -128,17 +134,18 @@ def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> S
     facts, sets = place.facts, []
     if facts["sequence_length"] != length:
         raise DataError(
-            "%s was prepared for %d tokens, but this preset has %d" % (folder, facts["sequence_length"], length),
+            f"{folder} was prepared for {facts['sequence_length']} tokens, but this preset has {length}",
             "use --preset reference, or prepare the data again",
         )
     special = Special(**facts["special"])
     for split in ("train", "eval"):
         examples = open_split(split, place)
-        highest = max(*(int(examples.arrays[name].max(initial=0)) for name in ("contexts", "answers")), *special)
+        in_texts = int(examples.arrays["contexts"].max(initial=0))
+        in_answers = int(examples.arrays["answers"].max(initial=0))
+        highest = max(in_texts, in_answers, *special)
         if highest >= vocabulary_size:
             raise DataError(
-                "%s: the %s set has the token %d, but the model has %d tokens"
-                % (folder, split, highest, vocabulary_size),
+                f"{folder}: the {split} set has the token {highest}, but the model has {vocabulary_size} tokens",
                 "prepare the data with the vocabulary of the checkpoint",
             )
         sets.append(ClozeSet(examples, length, special))

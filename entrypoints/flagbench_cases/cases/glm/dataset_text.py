@@ -14,9 +14,11 @@ answers are in the order of the file. The publisher takes both from Python sets,
 wrong entities, vary between runs.
 """
 
+from __future__ import annotations
+
 from array import array
 from random import Random
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 from flagbench_cases.cases.glm.overlap import best_f1, normalised_words
 from flagbench_cases.cases.glm.ragged import Builder, Special
@@ -41,9 +43,9 @@ class Query(NamedTuple):
     where: str
     before: str
     after: str
-    choices: List[str]
-    right: List[bool]
-    answers: List[str]
+    choices: list[str]
+    right: list[bool]
+    answers: list[str]
 
 
 class Counts(NamedTuple):
@@ -59,10 +61,10 @@ def standardised(text: str) -> str:
     return text.translate(STANDARD)
 
 
-def read_queries(path: str, training: bool) -> Tuple[List[str], List[Query]]:
+def read_queries(path: str, training: bool) -> tuple[list[str], list[Query]]:
     """The passages of a file, and its examples in the publisher's order. Raises DataError naming the line."""
-    passages: List[str] = []
-    queries: List[Query] = []
+    passages: list[str] = []
+    queries: list[Query] = []
     shuffler = Random(SHUFFLE_SEED)
     for line in json_lines.objects(path):
         where = line.where
@@ -72,57 +74,65 @@ def read_queries(path: str, training: bool) -> Tuple[List[str], List[Query]]:
             before, after = query.split(PLACEHOLDER)
             for choices, right in _choices(entities, answers, training, shuffler):
                 if not choices:
-                    raise DataError("%s has no entities to choose from" % where, REMEDY)
+                    raise DataError(f"{where} has no entities to choose from", REMEDY)
                 queries.append(Query(len(passages), where, before.rstrip(), after, choices, right, answers))
             if not training and not answers:
-                raise DataError("%s: a query has no answers" % where, "use val.jsonl, which has answers")
+                raise DataError(f"{where}: a query has no answers", "use val.jsonl, which has answers")
         passages.append(text.replace("@highlight\n", "- "))
     if not queries:
-        raise DataError("%s has no examples" % path, "download SuperGLUE's ReCoRD again")
+        raise DataError(f"{path} has no examples", "download SuperGLUE's ReCoRD again")
     queries.sort(key=lambda query: len(query.choices))
     return passages, queries
 
 
-def _list(where: str, parent: Any, key: str) -> List[Dict[str, Any]]:
-    value = parent.get(key) if isinstance(parent, dict) else None
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise DataError("%s: %s is not a list of objects" % (where, key), REMEDY)
-    return value
+def _list(where: str, parent: Any, key: str) -> list[dict[str, Any]]:
+    objects = None
+    if isinstance(parent, dict):
+        objects = parent.get(key)
+    if not isinstance(objects, list) or not all(isinstance(element, dict) for element in objects):
+        raise DataError(f"{where}: {key} is not a list of objects", REMEDY)
+    return objects
 
 
 def _text(where: str, parent: Any, key: str) -> str:
-    value = parent.get(key) if isinstance(parent, dict) else None
-    if not json_lines.is_text(value):
-        raise DataError("%s: %s is not text" % (where, key), REMEDY)
-    return standardised(str(value))
+    text = None
+    if isinstance(parent, dict):
+        text = parent.get(key)
+    if not json_lines.is_text(text):
+        raise DataError(f"{where}: {key} is not text", REMEDY)
+    return standardised(str(text))
 
 
-def _passage(where: str, line: Any) -> Tuple[str, List[str]]:
+def _passage(where: str, line: Any) -> tuple[str, list[str]]:
     """The text of a passage, and its distinct entities in order."""
-    passage = line.get("passage") if isinstance(line, dict) else None
+    passage = None
+    if isinstance(line, dict):
+        passage = line.get("passage")
     text = _text(where, passage, "text")
-    entities: Dict[str, None] = {}
+    entities: dict[str, None] = {}
     for entity in _list(where, passage, "entities"):
         start, end = entity.get("start"), entity.get("end")
         if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start <= end:
-            raise DataError("%s: an entity has no valid position" % where, REMEDY)
+            raise DataError(f"{where}: an entity has no valid position", REMEDY)
         if start >= len(text):
-            raise DataError("%s: an entity is outside of its passage" % where, REMEDY)
+            raise DataError(f"{where}: an entity is outside of its passage", REMEDY)
         entities[text[start : end + 1]] = None  # `end` is the last character
     return text, list(entities)
 
 
-def _question(where: str, question: Dict[str, Any]) -> Tuple[str, List[str]]:
+def _question(where: str, question: dict[str, Any]) -> tuple[str, list[str]]:
     query = _text(where, question, "query")
     if query.count(PLACEHOLDER) != 1:
-        raise DataError("%s: a query does not have exactly one %s" % (where, PLACEHOLDER), REMEDY)
-    answers = _list(where, question, "answers") if question.get("answers") is not None else []
+        raise DataError(f"{where}: a query does not have exactly one {PLACEHOLDER}", REMEDY)
+    answers: list[dict[str, Any]] = []
+    if question.get("answers") is not None:
+        answers = _list(where, question, "answers")
     return query, list(dict.fromkeys(_text(where, answer, "text") for answer in answers))
 
 
 def _choices(
-    entities: List[str], answers: List[str], training: bool, shuffler: Random
-) -> Iterator[Tuple[List[str], List[bool]]]:
+    entities: list[str], answers: list[str], training: bool, shuffler: Random
+) -> Iterator[tuple[list[str], list[bool]]]:
     if not training:
         yield entities, [entity in answers for entity in entities]
         return
@@ -134,7 +144,7 @@ def _choices(
         yield [answer, *wrong], [True] + [False] * len(wrong)
 
 
-def special_tokens(vocabulary: Dict[str, int]) -> Special:
+def special_tokens(vocabulary: dict[str, int]) -> Special:
     """The ids of the special tokens; GLM adds two after the vocabulary."""
     size = len(vocabulary)
     return Special(vocabulary["[PAD]"], vocabulary["[CLS]"], vocabulary["[MASK]"], size, size + 1)
@@ -143,17 +153,17 @@ def special_tokens(vocabulary: Dict[str, int]) -> Special:
 class Encoder:
     """Encodes text as WordPiece ids, in lower case like bert-large-uncased."""
 
-    def __init__(self, vocabulary: Dict[str, int]) -> None:
+    def __init__(self, vocabulary: dict[str, int]) -> None:
         from tokenizers import BertWordPieceTokenizer
 
         self._tokenizer = BertWordPieceTokenizer(vocabulary, lowercase=True)
-        self._known: Dict[str, List[int]] = {}
+        self._known: dict[str, list[int]] = {}
 
-    def many(self, texts: Sequence[str]) -> List[List[int]]:
+    def many(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
-    def choice(self, text: str) -> List[int]:
+    def choice(self, text: str) -> list[int]:
         """Ids of an entity, cached."""
         if text not in self._known:
             self._known[text] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -161,16 +171,16 @@ class Encoder:
 
 
 def build(
-    path: str, training: bool, vocabulary: Dict[str, int], length: int, builder: Builder, report: Report
+    path: str, training: bool, vocabulary: dict[str, int], length: int, builder: Builder, report: Report
 ) -> Counts:
     """Read a file and add its examples, with at most `length` tokens per choice, to `builder`."""
     passages, queries = read_queries(path, training)
     encoder, special = Encoder(vocabulary), special_tokens(vocabulary)
     split = "train" if training else "eval"
-    encoded: List[Sequence[int]] = []
+    encoded: list[Sequence[int]] = []
     for first in range(0, len(passages), CHUNK):
         encoded.extend(array("i", ids) for ids in encoder.many(passages[first : first + CHUNK]))
-        report("%s passages" % split, len(encoded), len(passages))
+        report(f"{split} passages", len(encoded), len(passages))
     truncated = 0
     for first in range(0, len(queries), CHUNK):
         chunk = queries[first : first + CHUNK]
@@ -179,7 +189,7 @@ def build(
         for query, before, after in zip(chunk, befores, afters):
             answers = [encoder.choice(choice) for choice in query.choices]
             truncated += _add(builder, special, length, query, encoded[query.passage], before, after, answers)
-        report("%s examples" % split, first + len(chunk), len(queries))
+        report(f"{split} examples", first + len(chunk), len(queries))
     return Counts(len(queries), truncated, sum(not any(query.right) for query in queries))
 
 
@@ -189,18 +199,18 @@ def _add(
     length: int,
     query: Query,
     passage: Sequence[int],
-    before: List[int],
-    after: List[int],
-    answers: List[List[int]],
+    before: list[int],
+    after: list[int],
+    answers: list[list[int]],
 ) -> int:
     """Add an example to `builder`; returns the number of choices whose passage was truncated."""
-    contexts: List[List[int]] = []
+    contexts: list[list[int]] = []
     context, kept_before = [], -1
     for answer in answers:  # an answer without tokens is scored only by its end token, as published
         # 4: [CLS], [MASK], the [PAD] that ends part A, and <|startofpiece|>.
         room = length - 4 - len(before) - len(after) - len(answer)
         if room < 0:
-            raise DataError("%s: a query and its answer have more than %d tokens" % (query.where, length), REMEDY)
+            raise DataError(f"{query.where}: a query and its answer have more than {length} tokens", REMEDY)
         kept = passage[:room]
         if len(kept) != kept_before:
             context = [special.cls, *kept, *before, special.mask, *after, special.pad]

@@ -8,9 +8,11 @@ by operator. Sources: FlagPerf training/benchmarks/glm/pytorch/model and trainin
 paper arXiv:2103.10360.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +49,7 @@ class GlmConfig:
 
     def __post_init__(self) -> None:
         if self.dim % self.heads:
-            raise ValueError("dim %d is not a multiple of %d heads" % (self.dim, self.heads))
+            raise ValueError(f"dim {self.dim} is not a multiple of {self.heads} heads")
 
 
 @torch.jit.script
@@ -225,6 +227,6 @@ def cloze_loss(scores: Tensor, choice_mask: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(mask_choices(scores, choice_mask, PADDED_TRAINING), labels)
 
 
-def config_from(section: Dict[str, Any]) -> GlmConfig:
+def config_from(section: dict[str, Any]) -> GlmConfig:
     """The model configuration of a resolved `model` section."""
     return GlmConfig(**section)

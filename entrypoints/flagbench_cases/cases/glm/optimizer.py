@@ -5,9 +5,11 @@ training/benchmarks/glm/pytorch/optimizers (an `FP16_Optimizer` derived from Meg
 is apex's FusedAdam if available, as published, else torch's.
 """
 
+from __future__ import annotations
+
 import inspect
 import math
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Iterable
 
 import torch
 import torch.distributed as dist
@@ -72,11 +74,11 @@ class Schedule:
 
     def describe(self) -> str:
         """The value of a claim's `schedule` condition."""
-        parts = (round(self.warmup, 6), self.floor, round(self.decay, 6))
-        return "linear warm-up %g steps, then linear to %g over %g steps" % parts
+        warmup, decay = round(self.warmup, 6), round(self.decay, 6)
+        return f"linear warm-up {warmup:g} steps, then linear to {self.floor:g} over {decay:g} steps"
 
 
-def parameter_groups(module: nn.Module, weight_decay: float) -> List[Dict[str, Any]]:
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Parameter groups with and without weight decay. Biases are exempt; gains of layer norms are not, since the
     publisher's rule does not recognise apex's layer norm."""
     named = list(module.named_parameters())
@@ -86,10 +88,13 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> List[Dict[str, A
     ]
 
 
-def adamw(groups: List[Dict[str, Any]], rate: float) -> Tuple[torch.optim.Optimizer, str]:
+def adamw(groups: list[dict[str, Any]], rate: float) -> tuple[torch.optim.Optimizer, str]:
     """AdamW for the groups, and the name of the implementation: on a device apex's if it can be imported, as
     published; else torch's, fused if available."""
-    if all(p.device.type == "cuda" for group in groups for p in group["params"]):
+    devices: set[str] = set()
+    for group in groups:
+        devices.update(parameter.device.type for parameter in group["params"])
+    if devices == {"cuda"}:
         try:
             from apex.optimizers import FusedAdam
         except ImportError:
@@ -115,7 +120,7 @@ def any_overflow(gradients: Iterable[Tensor], device: torch.device) -> bool:
     return bool(flag[0].item())
 
 
-def clip(parameters: List[Tensor], limit: float) -> float:
+def clip(parameters: list[Tensor], limit: float) -> float:
     """Scale gradients down to a global norm of `limit`. Returns the norm before.
 
     Synchronises for each tensor's norm, and once more for the sum of squares, which is copied to the device and back.
@@ -146,10 +151,10 @@ class Optimizer:
         self.clip_norm = clip_norm
         self.updates = 0
         self.skipped = 0
-        self.parameters: List[Tensor] = list(module.parameters())
+        self.parameters: list[Tensor] = list(module.parameters())
         self.adamw, self.kernel = adamw(self._groups(parameter_groups(module, weight_decay)), schedule.rate(0))
 
-    def _groups(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    def _groups(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return groups
 
     def backward(self, loss: Tensor) -> None:
@@ -168,7 +173,7 @@ class Optimizer:
         """Zero or release the gradients, as the optimizer does by default."""
         self.adamw.zero_grad()
 
-    def facts(self) -> Dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Facts about the updates for the record."""
         return {"adamw": self.kernel, "updates": self.updates, "skipped_steps": self.skipped, "loss_scale": None}
 
@@ -185,10 +190,10 @@ class MasterOptimizer(Optimizer):
         self, module: nn.Module, schedule: Schedule, weight_decay: float, clip_norm: float, scaler: LossScaler
     ) -> None:
         self.scaler = scaler
-        self.pairs: List[Tuple[nn.Parameter, Tensor]] = []
+        self.pairs: list[tuple[nn.Parameter, Tensor]] = []
         super().__init__(module, schedule, weight_decay, clip_norm)
 
-    def _groups(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    def _groups(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The groups with an fp32 master copy of each parameter."""
         mastered = []
         for group in groups:
@@ -238,5 +243,5 @@ class MasterOptimizer(Optimizer):
             zero(group["params"])
         zero(self.parameters)
 
-    def facts(self) -> Dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         return dict(super().facts(), loss_scale=self.scaler.scale)

@@ -14,16 +14,18 @@ one the tokens are WordPiece ids. The fact `f1_over` of a prepared folder says w
 Source: Zhang et al., ReCoRD, arXiv:1810.12885, section 5 (metrics as of SQuAD, Rajpurkar et al., arXiv:1606.05250).
 """
 
+from __future__ import annotations
+
 import re
 import string
 from collections import Counter
-from typing import Hashable, List, Sequence
+from typing import Hashable, Sequence
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised_words(text: str) -> List[str]:
+def normalised_words(text: str) -> list[str]:
     """The words of an answer that F1 counts."""
     return ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split()
 

@@ -1,7 +1,9 @@
 """`flagbench prepare glm`: converts published or raw ReCoRD and the published checkpoint into prepared folders."""
 
+from __future__ import annotations
+
 import os
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 import numpy as np
 
@@ -22,7 +24,7 @@ WANTS = {
 ARCHIVE = "the archive is on BAAI's model hub, behind a login"
 LICENCES = {
     "data": "ReCoRD is based on CNN and Daily Mail articles; whether it may be redistributed is unclear",
-    "weights": "the checkpoint's licence is not stated; GLM's code is MIT; %s" % ARCHIVE,
+    "weights": f"the checkpoint's licence is not stated; GLM's code is MIT; {ARCHIVE}",
     "vocabulary": "Apache-2.0, as bert-large-uncased",
 }
 WEIGHTS_FORMAT = "glm-safetensors/v1"
@@ -37,14 +39,16 @@ CHECKPOINT_FOLDERS = ("", "200000", "blocklm-large-blank/200000")
 Report = Callable[[str, int, int], None]
 
 
-def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
     """Convert both sets of `source` into `glm-cloze/v1` for a preset. Raises DataError."""
     paths, published = find_data(source)
     length = preset["data"]["sequence_length"]
-    words = None if vocabulary is None else published_vocabulary(vocabulary)
+    words = None
+    if vocabulary is not None:
+        words = published_vocabulary(vocabulary)
     if words is None and not published:
         raise UsageError(
-            "%s needs a WordPiece vocabulary" % paths["train"],
+            f"{paths['train']} needs a WordPiece vocabulary",
             "set --vocabulary to the vocab.txt of bert-large-uncased",
         )
     counts, sets = {}, {}
@@ -52,34 +56,39 @@ def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any],
         writer.source(path)
         builder = Builder()
         if published:
-            found = sparse_hdf5.build(path, split == "train", Special(), length, builder, report, words)
+            counts[split] = sparse_hdf5.build(path, split == "train", Special(), length, builder, report, words)
         else:
-            found = dataset_text.build(path, split == "train", words or {}, length, builder, report)
-        counts[split], sets[split] = found, builder.arrays()
+            counts[split] = dataset_text.build(path, split == "train", words or {}, length, builder, report)
+        sets[split] = builder.arrays()
     if vocabulary is not None:
         writer.source(vocabulary)
-    writer.need(sum(array.nbytes + 128 for arrays in sets.values() for array in arrays.values()))
+    needed = 0
+    for arrays in sets.values():
+        needed += sum(array.nbytes + 128 for array in arrays.values())
+    writer.need(needed)
     for split, arrays in sets.items():
         save(split, arrays, writer.path)
     writer.format(FORMAT)
     if published:
         writer.licence(ARCHIVE)
     form = HDF5_FORM if published else JSONL_FORM
-    examples = {split: found.examples for split, found in counts.items()}
+    f1_over = "wordpieces" if words is None else "words"
+    examples = {split: numbers.examples for split, numbers in counts.items()}
+    fewest, most = EXPECTED[form]["train"]
     writer.fact(
         form=form,
         sequence_length=length,
         special=Special()._asdict(),
-        f1_over="wordpieces" if words is None else "words",
+        f1_over=f1_over,
         data_condition=condition_of(form, examples),
-        examples_expected="train %d to %d, eval %d" % (*EXPECTED[form]["train"], EXPECTED[form]["eval"][0]),
-        examples_found="train %(train)d, eval %(eval)d" % examples,
+        examples_expected=f"train {fewest} to {most}, eval {EXPECTED[form]['eval'][0]}",
+        examples_found=f"train {examples['train']}, eval {examples['eval']}",
     )
-    for split, found in counts.items():
-        writer.fact(**{split: _facts(found, sets[split], known_cuts=not published)})
+    for split, numbers in counts.items():
+        writer.fact(**{split: _facts(numbers, sets[split], known_cuts=not published)})
 
 
-def _facts(counts: dataset_text.Counts, arrays: Dict[str, np.ndarray], known_cuts: bool) -> Dict[str, Any]:
+def _facts(counts: dataset_text.Counts, arrays: dict[str, np.ndarray], known_cuts: bool) -> dict[str, Any]:
     """Facts about a set: sizes, and how many passages were truncated, if known."""
     choices = np.diff(arrays["example_starts"])
     lengths = np.diff(arrays["context_starts"])[arrays["rows"]] + np.diff(arrays["answer_starts"]) + 1
@@ -94,40 +103,37 @@ def _facts(counts: dataset_text.Counts, arrays: Dict[str, np.ndarray], known_cut
     }
 
 
-def find_data(source: str) -> Tuple[Dict[str, str], bool]:
+def find_data(source: str) -> tuple[dict[str, str], bool]:
     """The files of both sets in `source`, and whether they are the published HDF5. Raises DataError."""
     if not os.path.isdir(source):
-        raise DataError("there is no folder %s" % source, "set --data to %s" % WANTS["data"])
+        raise DataError(f"there is no folder {source}", f"set --data to {WANTS['data']}")
     for names, published in ((HDF5, True), (JSONL, False)):
         for folder in DATA_FOLDERS:
             paths = {split: os.path.join(source, folder, name) for split, name in names.items()}
-            there = [path for path in paths.values() if os.path.exists(path)]
-            if there:
-                missing = [path for path in paths.values() if path not in there]
-                if missing:
-                    raise DataError("%s does not exist" % missing[0], "both sets are needed")
+            missing = [path for path in paths.values() if not os.path.exists(path)]
+            if not missing:
                 return paths, published
-    raise DataError(
-        "%s has neither %s nor %s" % (source, HDF5["train"], JSONL["train"]), "set --data to %s" % WANTS["data"]
-    )
+            if len(missing) < len(paths):
+                raise DataError(f"{missing[0]} does not exist", "both sets are needed")
+    raise DataError(f"{source} has neither {HDF5['train']} nor {JSONL['train']}", f"set --data to {WANTS['data']}")
 
 
-def published_vocabulary(path: str) -> Dict[str, int]:
+def published_vocabulary(path: str) -> dict[str, int]:
     """Read the vocabulary that the checkpoint was trained with. Raises DataError for a different one."""
     words = read_vocabulary(path, dataset_text.SPECIAL_TOKENS)
     if len(words) != VOCABULARY_LINES:  # its tokens are distinct: as many as its lines
         raise DataError(
-            "%s has %d tokens, not %d" % (path, len(words), VOCABULARY_LINES),
+            f"{path} has {len(words)} tokens, not {VOCABULARY_LINES}",
             "use the vocab.txt of bert-large-uncased",
         )
     if dataset_text.special_tokens(words) != Special():
         raise DataError(
-            "%s has different ids for its special tokens" % path, "use the unmodified vocab.txt of bert-large-uncased"
+            f"{path} has different ids for its special tokens", "use the unmodified vocab.txt of bert-large-uncased"
         )
     return words
 
 
-def prepare_weights(source: str, preset: Dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_weights(source: str, preset: dict[str, Any], writer: Any, report: Report) -> None:
     """Convert a checkpoint of a preset's model into model.safetensors, values unchanged. Raises DataError."""
     from safetensors.torch import save_file
 
@@ -159,13 +165,13 @@ def find_checkpoint(source: str) -> str:
         path = os.path.join(source, folder, CHECKPOINT)
         if os.path.isfile(path):
             return path
-    raise DataError("%s has no %s" % (source, CHECKPOINT), "set --weights to %s" % WANTS["weights"])
+    raise DataError(f"{source} has no {CHECKPOINT}", f"set --weights to {WANTS['weights']}")
 
 
-def expected_shapes(model: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
+def expected_shapes(model: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the tensors of a model, in the published checkpoint and in prepared weights."""
     dim = model["dim"]
-    shapes: Dict[str, Tuple[int, ...]] = {
+    shapes: dict[str, tuple[int, ...]] = {
         "word_embeddings.weight": (model["vocab_size"], dim),
         "transformer.position_embeddings.weight": (model["positions"], dim),
         "transformer.block_position_embeddings.weight": (model["positions"], dim),
@@ -179,23 +185,23 @@ def expected_shapes(model: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
             ("mlp.dense_h_to_4h", (4 * dim, dim)),
             ("mlp.dense_4h_to_h", (dim, 4 * dim)),
         ):
-            shapes["transformer.layers.%d.%s.weight" % (layer, name)] = shape
-            shapes["transformer.layers.%d.%s.bias" % (layer, name)] = shape[:1]
+            shapes[f"transformer.layers.{layer}.{name}.weight"] = shape
+            shapes[f"transformer.layers.{layer}.{name}.bias"] = shape[:1]
     shapes["transformer.final_layernorm.weight"] = shapes["transformer.final_layernorm.bias"] = (dim,)
     return shapes
 
 
-def check_state(path: str, state: Dict[str, Any], shapes: Dict[str, Tuple[int, ...]]) -> None:
+def check_state(path: str, state: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
     """Raise DataError if a tensor is missing, has a different shape or is not floating point."""
     remedy = "use the checkpoint blocklm-large-blank that was published for this case"
-    missing: List[str] = [name for name in shapes if name not in state]
+    missing: list[str] = [name for name in shapes if name not in state]
     if missing:
-        raise DataError("%s has no tensor %s (%d are missing)" % (path, missing[0], len(missing)), remedy)
+        raise DataError(f"{path} has no tensor {missing[0]} ({len(missing)} are missing)", remedy)
     for name, shape in shapes.items():
-        found = tuple(state[name].shape)
-        if name == "word_embeddings.weight" and found[1:] == shape[1:] and found != shape:
-            raise DataError("%s has a vocabulary of %d tokens, not %d" % (path, found[0], shape[0]), remedy)
-        if found != shape:
-            raise DataError("%s: %s has the shape %s, not %s" % (path, name, found, shape), remedy)
+        saved = tuple(state[name].shape)
+        if name == "word_embeddings.weight" and saved[1:] == shape[1:] and saved != shape:
+            raise DataError(f"{path} has a vocabulary of {saved[0]} tokens, not {shape[0]}", remedy)
+        if saved != shape:
+            raise DataError(f"{path}: {name} has the shape {saved}, not {shape}", remedy)
         if not state[name].is_floating_point():
-            raise DataError("%s: %s holds %s" % (path, name, state[name].dtype), remedy)
+            raise DataError(f"{path}: {name} holds {state[name].dtype}", remedy)

@@ -16,9 +16,11 @@ The arrays of a set in `glm-cloze/v1`, one .npy file each (`train-contexts.npy` 
     f1              float32 [rows]    overlap of the choice with the best right answer (see overlap.py)
 """
 
+from __future__ import annotations
+
 import hashlib
 from array import array
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
@@ -49,16 +51,16 @@ class Special(NamedTuple):
 class Cloze(NamedTuple):
     """One example with C choices, without padding."""
 
-    contexts: List[np.ndarray]  # C x int32 [length of part A]; choices that share a context share the array
-    masks: List[int]  # C x the position of [MASK] in the context
-    answers: List[np.ndarray]  # C x int32 [length of the answer]
+    contexts: list[np.ndarray]  # C x int32 [length of part A]; choices that share a context share the array
+    masks: list[int]  # C x the position of [MASK] in the context
+    answers: list[np.ndarray]  # C x int32 [length of the answer]
     right: np.ndarray  # bool [C]
 
 
 class RaggedExamples:
     """n examples in the arrays above."""
 
-    def __init__(self, arrays: Dict[str, np.ndarray]) -> None:
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.arrays = arrays
         self.starts = arrays["example_starts"]
         self.choices = np.diff(self.starts)
@@ -74,14 +76,15 @@ class RaggedExamples:
         arrays = self.arrays
         first, last = int(self.starts[index]), int(self.starts[index + 1])
         rows = arrays["rows"][first:last].tolist()
-        known = {}
-        for context in set(rows):
-            begin, end = arrays["context_starts"][context : context + 2].tolist()
-            known[context] = (arrays["contexts"][begin:end], int(arrays["masks"][context]))
+        contexts, masks = {}, {}
+        for row in set(rows):
+            begin, end = arrays["context_starts"][row : row + 2].tolist()
+            contexts[row] = arrays["contexts"][begin:end]
+            masks[row] = int(arrays["masks"][row])
         cuts = arrays["answer_starts"][first : last + 1].tolist()
         answers = [arrays["answers"][part] for part in map(slice, cuts[:-1], cuts[1:])]
-        contexts = [known[row][0] for row in rows]
-        return Cloze(contexts, [known[row][1] for row in rows], answers, arrays["right"][first:last].astype(bool))
+        right = arrays["right"][first:last].astype(bool)
+        return Cloze([contexts[row] for row in rows], [masks[row] for row in rows], answers, right)
 
     def f1(self, index: int, choice: int) -> float:
         """The overlap stored for one choice of one example."""
@@ -100,7 +103,7 @@ class Builder:
     """Builds the arrays from single examples."""
 
     def __init__(self) -> None:
-        self._columns: Dict[str, Any] = {name: array(code) for name, code in _CODES.items()}
+        self._columns: dict[str, Any] = {name: array(code) for name, code in _CODES.items()}
         for name in ("context_starts", "answer_starts", "example_starts"):
             self._columns[name].append(0)
 
@@ -128,7 +131,7 @@ class Builder:
         columns["f1"].extend(f1)
         columns["example_starts"].append(len(columns["rows"]))
 
-    def arrays(self) -> Dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, np.ndarray]:
         """The arrays, without a copy."""
         return {name: np.frombuffer(column, dtype=DTYPES[name]) for name, column in self._columns.items()}
 
@@ -140,10 +143,10 @@ _CODES = {
 
 def file_name(split: str, name: str) -> str:
     """The file that holds one array of a split, `train` or `eval`."""
-    return "%s-%s.npy" % (split, name)
+    return f"{split}-{name}.npy"
 
 
-def save(split: str, arrays: Dict[str, np.ndarray], path: Callable[[str], str]) -> None:
+def save(split: str, arrays: dict[str, np.ndarray], path: Callable[[str], str]) -> None:
     """Write the arrays of a split; `path` returns the path for a file name."""
     for name in DTYPES:
         np.save(path(file_name(split, name)), arrays[name], allow_pickle=False)

@@ -11,7 +11,9 @@ and h5sparse_shape), with a row for each choice and T columns:
 Every row is compared with the layout that data.py reconstructs, so that nothing is lost in the conversion.
 """
 
-from typing import Any, Dict, List, Optional, Tuple
+from __future__ import annotations
+
+from typing import Any, List, Tuple
 
 import numpy as np
 
@@ -30,7 +32,7 @@ class Csr:
     """One CSR matrix of a file; `shape` is (rows, columns)."""
 
     def __init__(self, path: str, file: Any, name: str) -> None:
-        self.what = "%s: %s" % (path, name)
+        self.what = f"{path}: {name}"
         try:
             group = file[name]
             form = group.attrs["h5sparse_format"]
@@ -40,17 +42,15 @@ class Csr:
         except HDF5_ERRORS as error:
             raise _unreadable(self.what, error) from error
         if form not in ("csr", b"csr") or len(shape) != 2:
-            raise DataError("%s is a %s of %d dimensions" % (self.what, form, len(shape)), "store it as a CSR matrix")
+            raise DataError(f"{self.what} is a {form} of {len(shape)} dimensions", "store it as a CSR matrix")
         self.shape = (shape[0], shape[1])
         if len(pointers) != shape[0] + 1:
-            raise DataError(
-                "%s has %d row ends for %d rows" % (self.what, len(pointers) - 1, shape[0]), DOWNLOAD_REMEDY
-            )
+            raise DataError(f"{self.what} has {len(pointers) - 1} row ends for {shape[0]} rows", DOWNLOAD_REMEDY)
         if pointers[0] != 0 or (np.diff(pointers) < 0).any():
-            raise DataError("%s: indptr does not increase from 0" % self.what, DOWNLOAD_REMEDY)
+            raise DataError(f"{self.what}: indptr does not increase from 0", DOWNLOAD_REMEDY)
         if not pointers[-1] == len(self._data) == len(self._indices):
-            counts = (self.what, int(pointers[-1]), len(self._data), len(self._indices))
-            raise DataError("%s: indptr ends at %d, but there are %d values and %d indices" % counts, DOWNLOAD_REMEDY)
+            counts = f"{len(self._data)} values and {len(self._indices)} indices"
+            raise DataError(f"{self.what}: indptr ends at {pointers[-1]}, but there are {counts}", DOWNLOAD_REMEDY)
 
     def dense(self, first: int, last: int) -> np.ndarray:
         """Rows first to last - 1 as int64 [last - first, columns]."""
@@ -62,14 +62,14 @@ class Csr:
             raise _unreadable(self.what, error) from error
         whole = values.astype(np.int64)
         if values.dtype.kind == "f" and not np.array_equal(whole, values):
-            raise DataError("%s has numbers that are not integers" % self.what, DOWNLOAD_REMEDY)
+            raise DataError(f"{self.what} has numbers that are not integers", DOWNLOAD_REMEDY)
         if len(columns) and (columns.min() < 0 or columns.max() >= self.shape[1]):
-            raise DataError("%s: an index is not in 0 to %d" % (self.what, self.shape[1] - 1), DOWNLOAD_REMEDY)
+            raise DataError(f"{self.what}: an index is not in 0 to {self.shape[1] - 1}", DOWNLOAD_REMEDY)
         rows = np.repeat(np.arange(last - first), np.diff(pointers))
         result = np.zeros((last - first, self.shape[1]), dtype=np.int64)
         result[rows, columns] = whole
         if np.count_nonzero(result) != np.count_nonzero(whole):
-            raise DataError("%s has duplicate indices" % self.what, DOWNLOAD_REMEDY)
+            raise DataError(f"{self.what} has duplicate indices", DOWNLOAD_REMEDY)
         return result
 
     def flat(self) -> np.ndarray:
@@ -79,8 +79,9 @@ class Csr:
 
 def _unreadable(what: str, error: Exception) -> DataError:
     if isinstance(error, KeyError):
-        return DataError("%s is missing or incomplete" % what, DOWNLOAD_REMEDY)
-    return DataError("%s cannot be read (%s)" % (what, str(error).split("\n")[0]), DOWNLOAD_REMEDY)
+        return DataError(f"{what} is missing or incomplete", DOWNLOAD_REMEDY)
+    first_line = str(error).split("\n")[0]
+    return DataError(f"{what} cannot be read ({first_line})", DOWNLOAD_REMEDY)
 
 
 def build(
@@ -90,7 +91,7 @@ def build(
     length: int,
     builder: Builder,
     report: Report,
-    vocabulary: Optional[Dict[str, int]] = None,
+    vocabulary: dict[str, int] | None = None,
 ) -> Counts:
     """Read a file, whose rows have `length` columns, and add its examples to `builder`.
 
@@ -100,7 +101,7 @@ def build(
         import h5py
     except ImportError as error:
         raise DataError(
-            "reading %s requires h5py, which is not installed" % path,
+            f"reading {path} requires h5py, which is not installed",
             "pip install h5py, or use an image of this case",
         ) from error
     try:
@@ -114,23 +115,25 @@ def build(
 class Scorer:
     """Computes F1 of answers given as token ids."""
 
-    def __init__(self, path: str, vocabulary: Optional[Dict[str, int]]) -> None:
+    def __init__(self, path: str, vocabulary: dict[str, int] | None) -> None:
         self._path = path
         self._spelled = vocabulary is not None
         self._pieces = {index: piece for piece, index in (vocabulary or {}).items()}
 
-    def f1(self, answers: List[List[int]], right: List[int]) -> List[float]:
+    def f1(self, answers: list[list[int]], right: list[int]) -> list[float]:
         """F1 of each answer against the right ones. Raises DataError for a token missing in the vocabulary."""
-        tokens: List[Any] = [self._words(answer) for answer in answers] if self._spelled else answers
-        known = [tokens[index] for index in right]
-        return [best_f1(each, known) for each in tokens]
+        tokens: list[Any] = answers
+        if self._spelled:
+            tokens = [self._words(answer) for answer in answers]
+        right_answers = [tokens[index] for index in right]
+        return [best_f1(answer, right_answers) for answer in tokens]
 
-    def _words(self, answer: List[int]) -> List[str]:
+    def _words(self, answer: list[int]) -> list[str]:
         try:
             return normalised_words(text_of([self._pieces[token] for token in answer]))
         except KeyError as error:
             raise DataError(
-                "%s: an answer has the token %s, which is not in the vocabulary" % (self._path, error),
+                f"{self._path}: an answer has the token {error}, which is not in the vocabulary",
                 "use the vocab.txt of bert-large-uncased, or omit --vocabulary",
             ) from None
 
@@ -150,12 +153,14 @@ def _build(
     for name, matrix in matrices.items():
         expected = (2 * rows if name == "position" else rows, length)
         if matrix.shape != expected:
-            raise DataError("%s has the shape %s, not %s" % (matrix.what, matrix.shape, expected), DOWNLOAD_REMEDY)
+            raise DataError(f"{matrix.what} has the shape {matrix.shape}, not {expected}", DOWNLOAD_REMEDY)
     sep = Csr(path, file, "mask").flat()
     if len(sep) != rows:
-        raise DataError("%s: mask has %d values for %d rows of text" % (path, len(sep), rows), DOWNLOAD_REMEDY)
+        raise DataError(f"{path}: mask has {len(sep)} values for {rows} rows of text", DOWNLOAD_REMEDY)
     ends = _ranges(path, file, "choice_start_end", rows)
-    right = None if training else _answers(path, file, ends)
+    right = [[0]] * len(ends)  # in training the right choice comes first
+    if not training:
+        right = _answers(path, file, ends)
     unanswerable = 0
     split = "train" if training else "eval"
     first = 0
@@ -167,8 +172,8 @@ def _build(
         rebuilt = _rows(path, matrices, sep, int(start), end, special)
         for index in range(first, last):
             choices = slice(int(ends[index, 0] - start), int(ends[index, 1] - start))
-            unanswerable += _add(builder, scorer, rebuilt, choices, [0] if right is None else right[index])
-        report("%s rows" % split, end, rows)
+            unanswerable += _add(builder, scorer, rebuilt, choices, right[index])
+        report(f"{split} rows", end, rows)
         first = last
     return Counts(len(ends), 0, unanswerable)
 
@@ -177,30 +182,26 @@ def _ranges(path: str, file: Any, name: str, total: int) -> np.ndarray:
     """A matrix [n, 2] of non-empty, contiguous ranges from 0 to `total`."""
     matrix = Csr(path, file, name)
     if matrix.shape[1] != 2 or matrix.shape[0] == 0:
-        raise DataError("%s has the shape %s, not (n, 2)" % (matrix.what, matrix.shape), DOWNLOAD_REMEDY)
+        raise DataError(f"{matrix.what} has the shape {matrix.shape}, not (n, 2)", DOWNLOAD_REMEDY)
     ranges = matrix.flat().reshape(-1, 2)
     gaps = ranges[0, 0] != 0 or ranges[-1, 1] != total or (ranges[1:, 0] != ranges[:-1, 1]).any()
     if gaps or (ranges[:, 1] <= ranges[:, 0]).any():
-        raise DataError("%s does not partition the %d rows" % (matrix.what, total), DOWNLOAD_REMEDY)
+        raise DataError(f"{matrix.what} does not partition the {total} rows", DOWNLOAD_REMEDY)
     return ranges
 
 
-def _answers(path: str, file: Any, ends: np.ndarray) -> List[List[int]]:
+def _answers(path: str, file: Any, ends: np.ndarray) -> list[list[int]]:
     """The right choices of every example, relative to its first choice."""
     values = Csr(path, file, "answer_idx").flat()
     ranges = Csr(path, file, "answer_start_end")
     if ranges.shape != (len(ends), 2):
-        raise DataError(
-            "%s has the shape %s for %d examples" % (ranges.what, ranges.shape, len(ends)), DOWNLOAD_REMEDY
-        )
+        raise DataError(f"{ranges.what} has the shape {ranges.shape} for {len(ends)} examples", DOWNLOAD_REMEDY)
     answers = []
     for index, (begin, end) in enumerate(ranges.flat().reshape(-1, 2).tolist()):
         chosen = values[begin:end].tolist()
         choices = int(ends[index, 1] - ends[index, 0])
         if not 0 <= begin <= end <= len(values) or any(not 0 <= value < choices for value in chosen):
-            raise DataError(
-                "%s: example %d has an answer that is not one of its choices" % (path, index), DOWNLOAD_REMEDY
-            )
+            raise DataError(f"{path}: example {index} has an answer that is not one of its choices", DOWNLOAD_REMEDY)
         answers.append(chosen)
     return answers
 
@@ -208,7 +209,7 @@ def _answers(path: str, file: Any, ends: np.ndarray) -> List[List[int]]:
 Rebuilt = Tuple[List[List[int]], List[int], List[List[int]]]
 
 
-def _rows(path: str, matrices: Dict[str, Csr], sep: np.ndarray, first: int, last: int, special: Special) -> Rebuilt:
+def _rows(path: str, matrices: dict[str, Csr], sep: np.ndarray, first: int, last: int, special: Special) -> Rebuilt:
     """Contexts, positions of [MASK] and answers of rows first to last - 1, fully validated."""
     text, target, counted = (matrices[name].dense(first, last) for name in ("text", "target", "logit_mask"))
     length = text.shape[1]
@@ -249,10 +250,10 @@ def _require(path: str, first: int, right: np.ndarray, words: str) -> None:
     """Raise DataError for the first row in which `right` [rows, ...] is not entirely True."""
     if not right.all():
         row = first + int((~right.reshape(len(right), -1).all(axis=1)).argmax())
-        raise DataError("%s: row %d: %s" % (path, row, words), "check the vocabulary, or " + DOWNLOAD_REMEDY)
+        raise DataError(f"{path}: row {row}: {words}", "check the vocabulary, or " + DOWNLOAD_REMEDY)
 
 
-def _add(builder: Builder, scorer: Scorer, rebuilt: Rebuilt, choices: slice, right: List[int]) -> bool:
+def _add(builder: Builder, scorer: Scorer, rebuilt: Rebuilt, choices: slice, right: list[int]) -> bool:
     """Add an example to `builder`; returns whether it has no right choice."""
     contexts, masks, answers = rebuilt[0][choices], rebuilt[1][choices], rebuilt[2][choices]
     flags = [index in right for index in range(len(answers))]

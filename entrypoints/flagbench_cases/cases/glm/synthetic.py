@@ -5,8 +5,10 @@ drawn for the whole set at once. The tokens of an example are drawn on access, f
 run starts quickly and every rank has the same set.
 """
 
+from __future__ import annotations
+
 import hashlib
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +28,7 @@ class SyntheticExamples:
     """n examples of at most `length` tokens per choice, with token ids below `vocabulary_size`."""
 
     def __init__(
-        self, shape: Dict[str, Any], count: int, length: int, vocabulary_size: int, most_choices: int, seed: int
+        self, shape: dict[str, Any], count: int, length: int, vocabulary_size: int, most_choices: int, seed: int
     ) -> None:
         draw = np.random.RandomState(seed % 2**32)
         longest = min(shape["max_answer"], length // 4)
@@ -46,7 +48,7 @@ class SyntheticExamples:
     def __len__(self) -> int:
         return len(self.choices)
 
-    def first_is_right(self) -> "SyntheticExamples":
+    def first_is_right(self) -> SyntheticExamples:
         """Move the right choice to the front, as in a training set; returns self."""
         self._right[:] = 0
         return self
@@ -74,17 +76,21 @@ class SyntheticExamples:
 
     def digest(self) -> str:
         """sha256 of the sizes and the seed of the tokens."""
-        hasher = hashlib.sha256(("%d %d" % (self._seed, self._vocabulary_size)).encode("ascii"))
+        hasher = hashlib.sha256((f"{self._seed} {self._vocabulary_size}").encode("ascii"))
         for array in (self.choices, self._answers, self._contexts, self._right):
             hasher.update(np.ascontiguousarray(array).data)
         return hasher.hexdigest()
 
 
-def synthetic(data: Dict[str, Any], model: Dict[str, Any], split: str, seed: int) -> ClozeSet:
+def synthetic(data: dict[str, Any], model: dict[str, Any], split: str, seed: int) -> ClozeSet:
     """The `train` or `eval` set of a resolved `data` section."""
     shape, length = data["synthetic"], data["sequence_length"]
     training = split == "train"
-    most = min(MAX_TRAINING_CHOICES, shape["max_choices"]) if training else shape["max_choices"]
-    count = data["%s_examples" % split] or DEFAULT[split]
+    most = shape["max_choices"]
+    if training:
+        most = min(MAX_TRAINING_CHOICES, most)
+    count = data[f"{split}_examples"] or DEFAULT[split]
     examples = SyntheticExamples(shape, count, length, model["vocab_size"], most, 2 * seed + (not training))
-    return ClozeSet(examples.first_is_right() if training else examples, length, SPECIAL)
+    if training:
+        examples = examples.first_is_right()
+    return ClozeSet(examples, length, SPECIAL)

@@ -3,8 +3,10 @@
 Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
 
+from __future__ import annotations
+
 import math
-from typing import Any, Dict, Iterable, Iterator, List
+from typing import Any, Iterable, Iterator
 
 import numpy as np
 import torch
@@ -46,7 +48,7 @@ class EvaluationOrder(Sampler):
     def __iter__(self) -> Iterator[int]:
         return iter(position % self.examples for position in self.positions)
 
-    def counts(self, first: int, size: int) -> List[bool]:
+    def counts(self, first: int, size: int) -> list[bool]:
         """For each of `size` examples from `first` on, whether it is not a repetition."""
         return [position < self.examples for position in self.positions[first : first + size]]
 
@@ -69,11 +71,14 @@ class GlmWorkload(TrainWorkload):
         require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
         context.spool.beat()
         model = GlmForCloze(config_from(config["model"]))
-        self.weights_digest = None if context.weights is None else load_checkpoint(model, context.weights)
+        self.weights_digest: str | None = None
+        if context.weights is not None:
+            self.weights_digest = load_checkpoint(model, context.weights)
         context.spool.beat()
         torch.manual_seed(config["seed"])  # and, as published, the same dropout
-        # Converted before the master copies are made, which thus start from fp16 values.
-        self.module: Any = (model.half() if self.half else model).to(self.device)
+        if self.half:
+            model = model.half()  # before the master copies are made, which thus start from fp16 values
+        self.module: Any = model.to(self.device)
         self._make_optimizer()
         self.network = data_parallel(self.module, context)
         self._make_loaders()
@@ -82,7 +87,7 @@ class GlmWorkload(TrainWorkload):
         length, positions = self.config["data"]["sequence_length"], self.config["model"]["positions"]
         if length >= positions:
             raise DataError(
-                "sequences of %d tokens need %d positions, but the model has %d" % (length, length + 1, positions),
+                f"sequences of {length} tokens need {length + 1} positions, but the model has {positions}",
                 "use a preset whose sequence_length fits its model",
             )
 
@@ -173,15 +178,16 @@ class GlmWorkload(TrainWorkload):
         executed = flops.glm(model, flops.batch_of(sequences, length))
         # Useful: the choices that a sample has, each with a copy of the passage, and the positions that count.
         squared = int((lengths.astype(np.float64) ** 2).sum())
-        own = flops.Batch(sequences, int(lengths.sum()), squared, int((targets * mask).sum()))
+        unpadded = flops.Batch(sequences, int(lengths.sum()), squared, int((targets * mask).sum()))
+        recomputed = executed.layers if model["recompute"] else 0
         return Work(
             samples,
             self.config["train"]["batch_size"],
             batch.tokens.numel(),
             int(batch.useful.numpy().sum()),
             float(executed.executed),
-            float(flops.glm(model, own).executed),
-            float(executed.layers if model["recompute"] else 0),
+            float(flops.glm(model, unpadded).executed),
+            float(recomputed),
         )
 
     def evaluate(self, last: bool) -> Evaluation:
@@ -211,7 +217,7 @@ class GlmWorkload(TrainWorkload):
         extra = [measure("f1", f1 / examples, "fraction", F1_NOTE % self.sets.f1_over)]
         return Evaluation(right / examples, published, int(examples), deciding=published, extra=extra)
 
-    def _choose(self, batch: dataset.Batch) -> List[int]:
+    def _choose(self, batch: dataset.Batch) -> list[int]:
         """The choice with the highest score of each example, never a padding choice."""
         batch = self.to_device(batch)
         inputs = (batch.tokens, batch.positions, batch.sep, batch.targets, batch.target_mask)
@@ -222,18 +228,23 @@ class GlmWorkload(TrainWorkload):
         scores = mask_choices(torch.cat(pieces, dim=1), batch.choice_mask, PADDED_EVALUATION)
         return scores.argmax(1).tolist()
 
-    def training_facts(self) -> Dict[str, Any]:
+    def training_facts(self) -> dict[str, Any]:
         norm = type(self.module.transformer.final_layernorm)
         kernels = {"layer_norm": "torch" if norm is torch.nn.LayerNorm else "apex"}
         return dict(self.optimizer.facts(), **kernels, losses_not_finite=self._not_finite)
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         config, sets = self.config, self.sets
         train, model = config["train"], config["model"]
-        every = train["evaluate_every_samples"]
-        cadence = "every epoch" if every is None else "every %d samples" % every
+        cadence = "every epoch"
+        if train["evaluate_every_samples"] is not None:
+            cadence = f"every {train['evaluate_every_samples']} samples"
+        if config["eval"]["initial"]:
+            cadence += ", first before training"
         masters = ", fp32 masters" if self.half else ""
-        guessing = {} if config["data"]["source"] == "synthetic" else {"chance": chance(sets.evaluation)}
+        guessing = {}
+        if config["data"]["source"] != "synthetic":
+            guessing["chance"] = chance(sets.evaluation)
         return {
             **guessing,
             "conditions": {
@@ -243,9 +254,9 @@ class GlmWorkload(TrainWorkload):
                 "choices": sets.choices_condition,
                 "recompute": model["recompute"],
                 "optimizer": OPTIMIZER % (*BETAS, EPSILON, train["weight_decay"], masters, train["clip_norm"]),
-                "dropout": "%g/%g/%g" % tuple(model[name] for name in DROPOUTS),
+                "dropout": "/".join(f"{model[name]:g}" for name in DROPOUTS),
                 "workers": config["data"]["workers"],
-                "evaluation_cadence": cadence + (", first before training" if config["eval"]["initial"] else ""),
+                "evaluation_cadence": cadence,
                 "eval_batch_size": config["eval"]["batch_size"],
                 "learning_rate": train["learning_rate"],
                 "schedule": self.schedule.describe(),

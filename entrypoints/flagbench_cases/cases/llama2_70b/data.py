@@ -1,9 +1,11 @@
 """The training set: blocks of tokens from an indexed dataset, as Megatron-LM draws them, or random ones."""
 
+from __future__ import annotations
+
 import logging
 import os
 import warnings
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Iterator, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +28,7 @@ class TrainingBlocks(NamedTuple):
 
     blocks: Any
     condition: str
-    facts: Dict[str, Any]
+    facts: dict[str, Any]
 
 
 class IndexedBlocks:
@@ -77,7 +79,7 @@ class _Tokens:
 
 
 def load(
-    data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], needed: int, seed: int, case: str = CASE
+    data: dict[str, Any], model: dict[str, Any], folder: str | None, needed: int, seed: int, case: str = CASE
 ) -> TrainingBlocks:
     """The set selected by the resolved `data` section, with `needed` blocks. Raises DataError."""
     length, size = data["sequence_length"], model["vocab_size"]
@@ -85,7 +87,7 @@ def load(
         return TrainingBlocks(RandomBlocks(needed, length + 1, size, seed), "synthetic", {})
     if data["source"] == "shipped":
         prefix, condition = os.path.join(TINY, indexed.STEM), "shipped"
-        sums: List[Any] = [sum_of(prefix + end) for end in (".bin", ".idx")]
+        sums: list[Any] = [sum_of(prefix + end) for end in (".bin", ".idx")]
     else:
         place = prepared_folder.open_folder(folder or "", case, "data", (indexed.FORMAT,))
         prefix, condition = os.path.join(place.folder, indexed.STEM), "files"
@@ -93,19 +95,19 @@ def load(
     index = indexed.check(prefix)
     indexed.check_tokens(prefix, index, size)
     if index.tokens <= length:
-        raise DataError("%s.bin has %d tokens, fewer than a block" % (prefix, index.tokens), "use more data")
+        raise DataError(f"{prefix}.bin has {index.tokens} tokens, fewer than a block", "use more data")
     facts = {"tokens": index.tokens, "documents": index.documents, "train_sha256": sums[0], "index_sha256": sums[1]}
     return TrainingBlocks(IndexedBlocks(prefix, needed, length, size, seed), condition, facts)
 
 
 def batches(
     blocks: Any, steps: int, replica: int, replicas: int, per: int, count: int
-) -> Iterator[List[torch.Tensor]]:
+) -> Iterator[list[torch.Tensor]]:
     """For each step, the `count` micro-batches [per, T + 1] of a replica, as Megatron-LM's sampler deals them: a
     micro-batch to each replica in turn."""
     for step in range(steps):
-        made = []
+        micro_batches = []
         for index in range(count):
             at = ((step * count + index) * replicas + replica) * per
-            made.append(torch.stack([blocks[number] for number in range(at, at + per)]))
-        yield made
+            micro_batches.append(torch.stack([blocks[number] for number in range(at, at + per)]))
+        yield micro_batches

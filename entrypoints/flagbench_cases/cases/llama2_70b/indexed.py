@@ -5,9 +5,11 @@ The format (MMIDIDX, version 1): magic, version (u64), type of the ids (u8), num
 samples it; here a file is checked before, because it trusts every number.
 """
 
+from __future__ import annotations
+
 import os
 import struct
-from typing import Dict, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +22,7 @@ STEM = "llama_00_text_document"
 ENDS = (".bin", ".idx")
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
-TYPES: Dict[int, np.dtype] = {4: np.dtype(np.int32), 8: np.dtype(np.uint16)}
+TYPES: dict[int, np.dtype] = {4: np.dtype(np.int32), 8: np.dtype(np.uint16)}
 """By their code: the types that Megatron writes for vocabularies above and below 65500."""
 REMEDY = "download or prepare both files again"
 _CHUNK = 2**24
@@ -41,8 +43,10 @@ class Index(NamedTuple):
 
 def find(folder: str) -> str:
     """The prefix of the only dataset in a folder, else of the one with the published name."""
-    found = [name[: -len(".idx")] for name in sorted(os.listdir(folder)) if name.endswith(".idx")]
-    return os.path.join(folder, found[0] if len(found) == 1 else STEM)
+    stems = [name[: -len(".idx")] for name in sorted(os.listdir(folder)) if name.endswith(".idx")]
+    if len(stems) == 1:
+        return os.path.join(folder, stems[0])
+    return os.path.join(folder, STEM)
 
 
 def check(prefix: str) -> Index:
@@ -54,18 +58,15 @@ def check(prefix: str) -> Index:
         with open_file(prefix + ".bin", "rb") as file:
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (error.filename or path, error.strerror), REMEDY) from None
+        raise DataError(f"{error.filename or path} cannot be read ({error.strerror})", REMEDY) from None
     if len(content) < HEADER.size or not content.startswith(MAGIC):
-        raise DataError("%s is not an index of Megatron's" % path, REMEDY)
+        raise DataError(f"{path} is not an index of Megatron's", REMEDY)
     _, version, code, sequences, documents = HEADER.unpack_from(content)
     if version != 1 or code not in TYPES:
-        raise DataError("%s has the version %d and the type %d" % (path, version, code), REMEDY)
+        raise DataError(f"{path} has the version {version} and the type {code}", REMEDY)
     if len(content) != HEADER.size + sequences * 12 + documents * 8:
-        raise DataError(
-            "%s has %d bytes, which is not right for %d sequences in %d documents"
-            % (path, len(content), sequences, max(documents - 1, 0)),
-            REMEDY,
-        )
+        counts = f"{sequences} sequences in {max(documents - 1, 0)} documents"
+        raise DataError(f"{path} has {len(content)} bytes, which is not right for {counts}", REMEDY)
     lengths = np.frombuffer(content, np.int32, sequences, HEADER.size)
     offsets = np.frombuffer(content, np.int64, sequences, HEADER.size + 4 * sequences)
     begins = np.frombuffer(content, np.int64, documents, HEADER.size + 12 * sequences)
@@ -79,7 +80,7 @@ def check(prefix: str) -> Index:
         and begins[-1] == sequences
         and np.all(np.diff(begins) >= 0)
     ):
-        raise DataError("%s does not fit %s.bin of %d bytes" % (path, prefix, size), REMEDY)
+        raise DataError(f"{path} does not fit {prefix}.bin of {size} bytes", REMEDY)
     return Index(TYPES[code], lengths, documents - 1)
 
 
@@ -90,7 +91,8 @@ def check_tokens(prefix: str, index: Index, vocab_size: int) -> None:
         part = ids[at : at + _CHUNK]
         low, high = int(part.min()), int(part.max())
         if low < 0 or high >= vocab_size:
+            wrong = low if low < 0 else high
             raise DataError(
-                "%s.bin has the token %d, but the vocabulary has %d" % (prefix, low if low < 0 else high, vocab_size),
+                f"{prefix}.bin has the token {wrong}, but the vocabulary has {vocab_size}",
                 "tokenise the text with the model's tokenizer.model",
             )

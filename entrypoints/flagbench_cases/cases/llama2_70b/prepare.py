@@ -4,9 +4,11 @@ Format megatron-indexed/v1: llama_00_text_document.bin and .idx. A document is <
 Megatron-LM's preprocess_data.py writes it with Llama's tokeniser and --append-eod.
 """
 
+from __future__ import annotations
+
 import os
 import warnings
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable
 
 import numpy as np
 import torch
@@ -31,7 +33,7 @@ LICENCES = {
 Report = Callable[[str, int, int], None]
 
 
-def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
     """Tokenise text for a preset's model, or copy an indexed dataset, through a Writer.
 
     Raises DataError, and UsageError for text without a vocabulary or tokens with one.
@@ -69,7 +71,7 @@ def _copy(prefix: str, vocab_size: int, writer: Any, report: Report) -> None:
     writer.fact(tokens=index.tokens, documents=index.documents)
 
 
-def _tokenise(source: str, vocabulary: Vocabulary, writer: Any, report: Report) -> Dict[str, int]:
+def _tokenise(source: str, vocabulary: Vocabulary, writer: Any, report: Report) -> dict[str, int]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
@@ -84,5 +86,5 @@ def _tokenise(source: str, vocabulary: Vocabulary, writer: Any, report: Report) 
         report("tokenise the text", done, total)
     builder.finalize(writer.path(indexed.STEM + ".idx"))
     if not documents:
-        raise DataError("%s has no line with a text" % source, "give JSON lines with `text`")
+        raise DataError(f"{source} has no line with a text", "give JSON lines with `text`")
     return {"tokens": tokens, "documents": documents}

@@ -4,7 +4,9 @@ A step is one global batch: every replica runs its micro-batches through its pip
 over replicas, clipped and applied by the distributed optimizer.
 """
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, List
 
 import torch
 
@@ -41,8 +43,7 @@ class PretrainingWorkload(TrainWorkload):
         self.micro, self.batch_size = train["micro_batch_size"], train["batch_size"]
         if train["min_learning_rate"] > train["learning_rate"]:
             raise UsageError(
-                "min_learning_rate %g is above learning_rate %g"
-                % (train["min_learning_rate"], train["learning_rate"]),
+                f"min_learning_rate {train['min_learning_rate']:g} is above learning_rate {train['learning_rate']:g}",
                 "choose a smaller min_learning_rate",
             )
         self.accumulated = self.batch_size // self.micro
@@ -102,21 +103,21 @@ class PretrainingWorkload(TrainWorkload):
         self.set = data.load(config["data"], config["model"], context.data, blocks, config["seed"], config["case"])
         beat()
 
-    def _settings(self) -> Dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """What Megatron-Core's configuration has beside the sizes."""
-        found: Dict[str, Any] = {
+        settings: dict[str, Any] = {
             "sequence_parallel": self.context.layout.tp > 1,
             "gradient_accumulation_fusion": self.weight_gradients != "separate",
         }
         if not self.shape.legacy_layers:
-            found.update(bias_dropout_fusion=True, bias_activation_fusion=True)
+            settings.update(bias_dropout_fusion=True, bias_activation_fusion=True)
         if self.config["precision"] == "fp8":
-            found.update(FP8_OPTIONS)
+            settings.update(FP8_OPTIONS)
         if self.recompute == "selective":
-            found["recompute_granularity"] = "selective"
+            settings["recompute_granularity"] = "selective"
         elif self.recompute == "full":
-            found.update(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
-        return found
+            settings.update(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+        return settings
 
     def steps_per_epoch(self) -> int:
         return self.steps_of_schedule
@@ -128,7 +129,7 @@ class PretrainingWorkload(TrainWorkload):
     def to_device(self, batch: Batch) -> Batch:
         return [tokens.to(self.device, non_blocking=True) for tokens in batch]
 
-    def step(self, batch: Batch) -> Optional[float]:
+    def step(self, batch: Batch) -> float | None:
         return self.trainer.step(batch)
 
     def scaler_skipped(self) -> bool:
@@ -137,26 +138,26 @@ class PretrainingWorkload(TrainWorkload):
     def work(self, batch: Batch) -> Work:
         samples, length = self.batch_size, batch[0].shape[1] - 1
         tokens = samples * length
-        found = flops.llama(
+        counted = flops.llama(
             flops.padded(self.config["model"], self.context.layout.tp), flops.batch_of(samples, length)
         )
         again = 0.0
         if self.recompute == "full":
-            again = float(found.layers)
+            again = float(counted.layers)
         elif self.recompute == "selective":
             again = 4.0 * self.shape.layers * tokens * length * self.shape.dim
-        return Work(samples, samples, tokens, tokens, float(found.executed), float(found.executed), again)
+        return Work(samples, samples, tokens, tokens, float(counted.executed), float(counted.executed), again)
 
     def evaluate(self, last: bool) -> None:
         """The publisher evaluates nothing."""
 
-    def training_facts(self) -> Dict[str, Any]:
+    def training_facts(self) -> dict[str, Any]:
         facts = self.trainer.facts()
         if self.context.layout.pp > 1:
             facts["predicted_bubble"] = self.predicted_bubble
         return facts
 
-    def state(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         # The batches follow from the step.
         return self.trainer.state()
 
@@ -165,10 +166,10 @@ class PretrainingWorkload(TrainWorkload):
             return rank
         return next(ranks[0] for ranks in self.context.layout.groups("dp") if rank in ranks)
 
-    def check_state(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
+    def check_state(self, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
         self.trainer.check_state(tensors, facts)
 
-    def restore(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
+    def restore(self, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
         self.trainer.restore(tensors, facts)
 
     @property
@@ -178,16 +179,21 @@ class PretrainingWorkload(TrainWorkload):
         stages = self.context.layout.pp
         return (stages - 1) / (self.accumulated + stages - 1)
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         config, train = self.config, self.config["train"]
-        own: Dict[str, Any] = {}
+        choices: dict[str, Any] = {}
         if not self.shape.legacy_layers:
-            own.update(layers=self.shape.layers, dropout=self.shape.dropout)
-            own.update(transformer=self.layers, pointwise=self.pointwise)
+            choices.update(layers=self.shape.layers, dropout=self.shape.dropout)
+            choices.update(transformer=self.layers, pointwise=self.pointwise)
+        betas, epsilon = f"{train['beta1']:g}/{train['beta2']:g}", train["epsilon"]
+        optimizer = f"AdamW(betas={betas}, eps={epsilon:g}, weight_decay={train['weight_decay']:g})"
+        if train["distributed_optimizer"]:
+            optimizer += ", distributed"
+        length = f"{train['schedule_samples']} samples, warm-up {train['warmup_share']:g}"
         return {
             "conditions": {
                 "model": self.shape.name,
-                **own,
+                **choices,
                 "sequence_length": config["data"]["sequence_length"],
                 "batch_size": self.micro,
                 "gradient_accumulation_steps": self.accumulated,
@@ -196,17 +202,9 @@ class PretrainingWorkload(TrainWorkload):
                 "attention": self.attention,
                 "norm": self.norm,
                 "weight_gradients": self.weight_gradients,
-                "optimizer": "AdamW(betas=%g/%g, eps=%g, weight_decay=%g)%s"
-                % (
-                    train["beta1"],
-                    train["beta2"],
-                    train["epsilon"],
-                    train["weight_decay"],
-                    ", distributed" if train["distributed_optimizer"] else "",
-                ),
+                "optimizer": optimizer,
                 "learning_rate": train["learning_rate"],
-                "schedule": "cosine to %g over %d samples, warm-up %g"
-                % (train["min_learning_rate"], train["schedule_samples"], train["warmup_share"]),
+                "schedule": f"cosine to {train['min_learning_rate']:g} over {length}",
                 "data": self.set.condition,
                 "weights": "random",
             },
@@ -228,9 +226,10 @@ def add_residuals_as_published(module: Any) -> None:
 def _residual_adder(training: bool, fused: bool) -> Callable[..., torch.Tensor]:
     """Megatron-Core's bias-dropout-add without a bias: (output, None), the residual and p to their sum."""
 
-    def add(output: Tuple[torch.Tensor, None], residual: torch.Tensor, probability: float) -> torch.Tensor:
-        kept = torch.native_dropout(output[0], probability, True)[0] if training else output[0]
-        return residual + kept
+    def add(output: tuple[torch.Tensor, None], residual: torch.Tensor, probability: float) -> torch.Tensor:
+        if not training:
+            return residual + output[0]
+        return residual + torch.native_dropout(output[0], probability, True)[0]
 
     return add
 

@@ -6,7 +6,9 @@ mmlu_answers                      int8 [questions]: 0 to 3
 mmlu_subject_ids, mmlu_shots      int16, int8 [questions]
 """
 
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
@@ -29,8 +31,8 @@ ARRAYS = {
 class Tokenised(NamedTuple):
     """The arrays of the format and its facts, plain data."""
 
-    arrays: Dict[str, np.ndarray]
-    facts: Dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    facts: dict[str, Any]
 
 
 def tokenise(
@@ -42,17 +44,17 @@ def tokenise(
     report: Callable[[str, int, int], None],
 ) -> Tokenised:
     """samsum's folder and MMLU's folder as blocks and prompts of `length` tokens. Raises DataError."""
-    arrays: Dict[str, np.ndarray] = {}
-    facts: Dict[str, Any] = {"sequence_length": length}
+    arrays: dict[str, np.ndarray] = {}
+    facts: dict[str, Any] = {"sequence_length": length}
     for split, name in samsum.FILES.items():
-        path = "%s/%s" % (dialogues, name)
-        made = samsum.cut(path, samsum.read(path), vocabulary, length, report)
-        arrays[split + "_blocks"] = made.blocks
+        path = f"{dialogues}/{name}"
+        stream = samsum.cut(path, samsum.read(path), vocabulary, length, report)
+        arrays[split + "_blocks"] = stream.blocks
         facts[split] = {
-            "dialogues": made.dialogues,
-            "tokens": made.tokens,
-            "blocks": len(made.blocks),
-            "tokens_dropped": made.tokens - made.blocks.size,
+            "dialogues": stream.dialogues,
+            "tokens": stream.tokens,
+            "blocks": len(stream.blocks),
+            "tokens_dropped": stream.tokens - stream.blocks.size,
         }
     prompts = mmlu.prompts(questions, vocabulary, length, shots, report)
     for name in ("tokens", "offsets", "answers", "subject_ids", "shots"):
@@ -74,12 +76,12 @@ def tokenise(
     return Tokenised(arrays, facts)
 
 
-def write(made: Tokenised, writer: Any) -> None:
+def write(tokenised: Tokenised, writer: Any) -> None:
     """Write the arrays and facts through a Writer."""
     writer.format(FORMAT)
     for name, kind in ARRAYS.items():
-        np.save(writer.path(name + ".npy"), made.arrays[name].astype(kind), allow_pickle=False)
-    writer.fact(**made.facts)
+        np.save(writer.path(name + ".npy"), tokenised.arrays[name].astype(kind), allow_pickle=False)
+    writer.fact(**tokenised.facts)
 
 
 def read(place: Any) -> Tokenised:
@@ -87,32 +89,32 @@ def read(place: Any) -> Tokenised:
     return Tokenised({name: place.array(name + ".npy") for name in ARRAYS}, place.facts)
 
 
-def check(where: str, made: Tokenised, length: int, vocabulary_size: int) -> None:
+def check(where: str, tokenised: Tokenised, length: int, vocabulary_size: int) -> None:
     """Raise DataError for a set of another sequence length or a larger vocabulary than the preset's."""
-    arrays, facts = made
+    arrays, facts = tokenised
     if facts["sequence_length"] != length:
         raise DataError(
-            "%s was prepared for blocks of %s tokens, but this preset has %d"
-            % (where, facts["sequence_length"], length),
+            f"{where} was prepared for blocks of {facts['sequence_length']} tokens, but this preset has {length}",
             "use --preset reference, or prepare the data again",
         )
     names = ("train_blocks", "validation_blocks", "mmlu_tokens")
     highest = max(int(arrays[name].max(initial=0)) for name in names)
     if highest >= vocabulary_size:
         raise DataError(
-            "%s has the token %d, but the model has %d tokens" % (where, highest, vocabulary_size),
+            f"{where} has the token {highest}, but the model has {vocabulary_size} tokens",
             "prepare the data for this model",
         )
 
 
-def conditions(facts: Dict[str, Any]) -> Tuple[str, str]:
+def conditions(facts: dict[str, Any]) -> tuple[str, str]:
     """The values of a claim's `data` and `mmlu` conditions for a prepared folder."""
     published = facts["vocabulary"]["llama2"] and all(
         facts[split]["dialogues"] == count for split, count in samsum.PUBLISHED.items()
     )
     prompts = facts["mmlu"]
-    words = "%d-shot cut to %d" % (prompts["shots"], facts["sequence_length"])
-    count = "%d subjects" % len(prompts["subjects"])
+    words = f"{prompts['shots']}-shot cut to {facts['sequence_length']}"
+    count = f"{len(prompts['subjects'])} subjects"
     if (len(prompts["subjects"]), prompts["questions"]) != (mmlu.SUBJECTS, mmlu.QUESTIONS):
-        count += ", %d questions" % prompts["questions"]
-    return "samsum" if published else "files", "%s, %s" % (count, words)
+        count += f", {prompts['questions']} questions"
+    data = "samsum" if published else "files"
+    return data, f"{count}, {words}"

@@ -4,9 +4,11 @@ A run uses token ids only: tokenised by `prepare` (format llama-blocks/v1), toke
 shipped here, or random (synthetic).
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 import torch
@@ -70,7 +72,7 @@ class MmluSet(torch.utils.data.Dataset):
         self.answers = answers
         self.subject_ids = subject_ids
         self.shots = shots
-        self.subjects: List[str] = list(subjects)
+        self.subjects: list[str] = list(subjects)
         self.answer_tokens = torch.tensor(list(answer_tokens), dtype=torch.int64)
 
     def __len__(self) -> int:
@@ -95,7 +97,7 @@ class MmluSet(torch.utils.data.Dataset):
         return hasher.hexdigest()
 
 
-def batch_of(samples: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:
+def batch_of(samples: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
     """The publisher's batch of blocks: tokens, a mask of ones and labels, each a separate int64 [B, L]."""
     tokens = torch.stack(list(samples))
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens.clone()}
@@ -107,15 +109,15 @@ class Sets(NamedTuple):
     mmlu is None if the run asks no questions; mmlu_condition then is "none".
     """
 
-    train: Union[BlockSet, RandomBlocks]
-    validation: Union[BlockSet, RandomBlocks]
-    mmlu: Optional[MmluSet]
+    train: BlockSet | RandomBlocks
+    validation: BlockSet | RandomBlocks
+    mmlu: MmluSet | None
     condition: str
     mmlu_condition: str
-    facts: Dict[str, Any]
+    facts: dict[str, Any]
 
 
-def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], seed: int) -> Sets:
+def load(data: dict[str, Any], model: dict[str, Any], folder: str | None, seed: int) -> Sets:
     """Load the sets selected by the resolved `data` section. `folder` was written by `flagbench prepare`.
 
     Uses source, sequence_length, shots and, for synthetic data, train_blocks, validation_blocks and mmlu_items (0: no
@@ -126,17 +128,17 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], see
     if data["source"] == "shipped":
         vocabulary = MmluVocabulary(os.path.join(TINY, "tokenizer.model"), model["vocab_size"])
         folders = samsum.find(TINY), mmlu.find(TINY)
-        made = blocks.tokenise(*folders, vocabulary, data["sequence_length"], data["shots"], lambda *_: None)
-        return _sets("the tiny set", made, data, model, ("shipped", "shipped"))
+        tokenised = blocks.tokenise(*folders, vocabulary, data["sequence_length"], data["shots"], lambda *_: None)
+        return _sets("the tiny set", tokenised, data, model, ("shipped", "shipped"))
     place = prepared_folder.open_folder(folder or "", "llama2-7b-lora", "data", (blocks.FORMAT,))
     return _sets(place.folder, blocks.read(place), data, model, None)
 
 
 def _sets(
-    where: str, made: Any, data: Dict[str, Any], model: Dict[str, Any], conditions: Optional[Tuple[str, str]]
+    where: str, tokenised: Any, data: dict[str, Any], model: dict[str, Any], conditions: tuple[str, str] | None
 ) -> Sets:
-    blocks.check(where, made, data["sequence_length"], model["vocab_size"])
-    arrays, facts = made
+    blocks.check(where, tokenised, data["sequence_length"], model["vocab_size"])
+    arrays, facts = tokenised
     questions = MmluSet(
         **{name: arrays["mmlu_" + name] for name in ("tokens", "offsets", "answers", "subject_ids", "shots")},
         subjects=facts["mmlu"]["subjects"],
@@ -146,11 +148,11 @@ def _sets(
     return Sets(train, validation, questions, *(conditions or blocks.conditions(facts)), facts)
 
 
-def _synthetic(data: Dict[str, Any], model: Dict[str, Any], seed: int) -> Sets:
+def _synthetic(data: dict[str, Any], model: dict[str, Any], seed: int) -> Sets:
     length, size = data["sequence_length"], model["vocab_size"]
     train = RandomBlocks(data["train_blocks"], length, size, seed)
     validation = RandomBlocks(data["validation_blocks"], length, size, seed + 1)
-    facts: Dict[str, Any] = {
+    facts: dict[str, Any] = {
         "sequence_length": length,
         "train": {"blocks": len(train)},
         "validation": {"blocks": len(validation)},
@@ -166,7 +168,7 @@ def _synthetic(data: Dict[str, Any], model: Dict[str, Any], seed: int) -> Sets:
     return Sets(train, validation, questions, "synthetic", "synthetic", facts)
 
 
-def random_questions(data: Dict[str, Any], model: Dict[str, Any], seed: int) -> MmluSet:
+def random_questions(data: dict[str, Any], model: dict[str, Any], seed: int) -> MmluSet:
     """`mmlu_items` random prompts with the lengths of few-shot prompts shortened to the sequence length."""
     count, limit, most = data["mmlu_items"], data["sequence_length"], data["shots"]
     generator = np.random.RandomState(seed)

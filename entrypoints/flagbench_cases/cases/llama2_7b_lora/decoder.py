@@ -6,8 +6,10 @@ keep as much for the backward pass (the quirks `liger-kernels` and `less-kept-fo
 Shapes: B batch, T tokens, D model width, H heads, K heads of keys and values, W width of a head, F width of the MLP.
 """
 
+from __future__ import annotations
+
 import math
-from typing import Any, Tuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -106,7 +108,7 @@ class Decoder(nn.Module):
         """`options`: dtype and device of all parameters. Raises ValueError for adapters in other places."""
         super().__init__()
         if shape.lora.projections != PROJECTIONS:
-            raise ValueError("adapters are on %s, and not on %s" % (PROJECTIONS, shape.lora.projections))
+            raise ValueError(f"adapters are on {PROJECTIONS}, and not on {shape.lora.projections}")
         self.shape, self.recompute = shape, False
         self.embedding = nn.Parameter(torch.empty(shape.vocab_size, shape.dim, **options))
         self.layers = nn.ModuleList(Layer(shape, fused, **options) for _ in range(shape.layers))
@@ -120,8 +122,10 @@ class Decoder(nn.Module):
         hidden = F.embedding(tokens, self.embedding)
         cos, sin = (table.to(hidden.dtype) for table in rotary(self.shape, tokens.shape[1], tokens.device))
         for layer in self.layers:
-            again = self.recompute and torch.is_grad_enabled()
-            hidden = checkpoint(layer, hidden, cos, sin, use_reentrant=False) if again else layer(hidden, cos, sin)
+            if self.recompute and torch.is_grad_enabled():
+                hidden = checkpoint(layer, hidden, cos, sin, use_reentrant=False)
+            else:
+                hidden = layer(hidden, cos, sin)
         return torch.stack([self._loss(*pair) for pair in zip(self.norm(hidden), labels)]).sum()
 
     def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -133,12 +137,15 @@ class Decoder(nn.Module):
         generator = torch.Generator(device=self.head.device).manual_seed(seed)
         with torch.no_grad():
             for name, parameter in self.named_parameters():
-                xavier = math.sqrt(2.0 / sum(parameter.shape))
-                std = xavier if name.endswith("lora_a") else self.shape.initializer_range
-                if name.endswith(("norm.weight", "lora_b")):
-                    parameter.fill_(float(name.endswith("norm.weight")))
+                if name.endswith("norm.weight"):
+                    parameter.fill_(1.0)
+                elif name.endswith("lora_b"):
+                    parameter.fill_(0.0)
+                elif name.endswith("lora_a"):
+                    xavier = math.sqrt(2.0 / sum(parameter.shape))
+                    parameter.normal_(std=xavier, generator=generator)
                 else:
-                    parameter.normal_(std=std, generator=generator)
+                    parameter.normal_(std=self.shape.initializer_range, generator=generator)
 
 
 def keep_inputs(function: Any, *inputs: torch.Tensor) -> Any:
@@ -157,7 +164,7 @@ def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     return states * cos + rotate_half(states) * sin
 
 
-def rotary(shape: LlamaShape, length: int, device: torch.device) -> Tuple[torch.Tensor, torch.Tensor]:
+def rotary(shape: LlamaShape, length: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines, fp32 [T, W]. Stretched as by transformers' rope type llama3: factors 1 and 4 of 8192."""
     width = shape.dim // shape.heads
     rates = shape.rope_theta ** (-torch.arange(0, width, 2, device=device).float() / width)

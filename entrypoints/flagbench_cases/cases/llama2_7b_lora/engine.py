@@ -5,7 +5,9 @@ update | plain update), read and display the loss, synchronise. Unusual parts ar
 manifest.
 """
 
-from typing import Any, Dict, Tuple
+from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -33,7 +35,7 @@ class TorchEngine:
 
     name = "torch"
 
-    def __init__(self, context: Context, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> None:
+    def __init__(self, context: Context, module: Any, parameters: dict[str, torch.nn.Parameter]) -> None:
         self.context = context
         self.module = module
         self.parameters = parameters
@@ -50,9 +52,11 @@ class TorchEngine:
         self.taken = 0
         self.total_loss: Any = 0.0  # of an epoch, on the device
         self.bar: Any = None
-        self.condition = OPTIMIZER % train["weight_decay"] + (", fused" if half else "")
+        self.condition = OPTIMIZER % train["weight_decay"]
+        if half:
+            self.condition += ", fused"
 
-    def step(self, batch: Dict[str, torch.Tensor]) -> float:
+    def step(self, batch: dict[str, torch.Tensor]) -> float:
         """Run one step on a batch of `data.batch_of`; returns this rank's mean loss, nats per token."""
         synchronize = self.context.device.synchronize
         with autocast(self.device, self.precision):
@@ -82,7 +86,8 @@ class TorchEngine:
 
     def skipped(self) -> bool:
         """Whether the loss scaler skipped the last step, after which it is lower. Call it once for each step."""
-        before, self._scale = self._scale, self.scaler.get_scale() if self.scaler else 1.0
+        before = self._scale
+        self._scale = self.scaler.get_scale() if self.scaler else 1.0
         return self._scale < before
 
     def begin(self, rate: float) -> None:
@@ -95,7 +100,7 @@ class TorchEngine:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def facts(self) -> Dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Facts about the updates. Skipped updates do not advance the optimizer's step count."""
         counts = [float(state["step"]) for state in self.optimizer.state.values() if "step" in state]
         updates = int(min(counts)) if counts else 0
@@ -105,25 +110,26 @@ class TorchEngine:
             "loss_scale": self.scaler.get_scale() if self.scaler else None,
         }
 
-    def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Adapters and their moments as tensors; loss scale and number of steps as facts."""
         tensors = {"adapter." + name: parameter.detach() for name, parameter in self.parameters.items()}
         for name, parameter in self.parameters.items():
             for moment in OPTIMIZER_STATE:
                 if moment in self.optimizer.state[parameter]:
-                    tensors["%s.%s" % (moment, name)] = torch.as_tensor(self.optimizer.state[parameter][moment])
+                    tensors[f"{moment}.{name}"] = torch.as_tensor(self.optimizer.state[parameter][moment])
         scaler = self.scaler.state_dict() if self.scaler else None
         return tensors, {"taken": self.taken, "scaler": scaler}
 
-    def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
+    def restore(self, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
         """Restore what `state` returned. Raises DataError if a tensor or the loss scale is missing."""
-        fill(self.parameters, {n[len("adapter.") :]: t for n, t in tensors.items() if n.startswith("adapter.")})
+        prefix = "adapter."
+        fill(self.parameters, {name[len(prefix) :]: tensors[name] for name in tensors if name.startswith(prefix)})
         moments = {}
         for index, name in enumerate(self.parameters):
-            found = {moment: tensors.get("%s.%s" % (moment, name)) for moment in OPTIMIZER_STATE}
-            if any(tensor is None for tensor in found.values()):
-                raise DataError("the checkpoint has no moments for %s" % name, "resume from another checkpoint")
-            moments[index] = found
+            saved = {moment: tensors.get(f"{moment}.{name}") for moment in OPTIMIZER_STATE}
+            if any(tensor is None for tensor in saved.values()):
+                raise DataError(f"the checkpoint has no moments for {name}", "resume from another checkpoint")
+            moments[index] = saved
         self.optimizer.load_state_dict(
             {"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]}
         )
@@ -135,7 +141,7 @@ class TorchEngine:
         self.taken = int(facts["taken"])
 
 
-def ignore_frozen(module: torch.nn.Module, parameters: Dict[str, torch.nn.Parameter]) -> None:
+def ignore_frozen(module: torch.nn.Module, parameters: dict[str, torch.nn.Parameter]) -> None:
     """Make DistributedDataParallel ignore the frozen weights and the buffers.
 
     They are equal on all ranks from the start, as verified by the parameter check of the record.
@@ -146,14 +152,14 @@ def ignore_frozen(module: torch.nn.Module, parameters: Dict[str, torch.nn.Parame
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
 
 
-def open_engine(context: Context, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> Any:
+def open_engine(context: Context, module: Any, parameters: dict[str, torch.nn.Parameter]) -> Any:
     """Create the configured engine for this rank."""
     if context.config["engine"]["name"] == "deepspeed":
         return engine_deepspeed.DeepSpeedEngine(context, module, parameters)
     return TorchEngine(context, module, parameters)
 
 
-def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
+def refuse(config: dict[str, Any], device: torch.device, world: int) -> None:
     """Raise UsageError for settings that the configured engine does not support, before anything is loaded."""
     engine = config["engine"]
     if engine["name"] == "deepspeed":
@@ -163,7 +169,7 @@ def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
         raise UsageError("zero_stage requires DeepSpeed", "add --set engine=deepspeed, or omit zero_stage")
     if config["precision"] == "fp16" and not has_fused_adamw():
         raise UsageError(
-            "fp16 requires the fused AdamW of torch 2.0, but this is torch %s, whose scaler rejects fp16 gradients"
-            % torch.__version__,
+            f"fp16 requires the fused AdamW of torch 2.0, but this is torch {torch.__version__}, whose scaler "
+            "rejects fp16 gradients",
             "use --precision bf16 or tf32, or a stack with a newer torch",
         )

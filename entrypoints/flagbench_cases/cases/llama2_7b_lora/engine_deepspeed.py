@@ -3,8 +3,10 @@
 The publisher did not use it.
 """
 
+from __future__ import annotations
+
 import copy
-from typing import Any, Dict, Tuple
+from typing import Any
 
 import torch
 
@@ -16,18 +18,18 @@ from flagbench_cases.shared.errors import UsageError
 STAGES = (0, 1, 2)
 
 
-def refuse(config: Dict[str, Any], device: torch.device, world: int) -> None:
+def refuse(config: dict[str, Any], device: torch.device, world: int) -> None:
     """Raise UsageError for settings that DeepSpeed does not support here."""
     stage, precision = config["engine"]["zero_stage"], config["precision"]
     old_gloo = device.type == "cpu" and int(torch.__version__.split(".")[0]) < 2
     if stage not in STAGES:
-        _refuse("ZeRO stage %d, which splits the frozen weights, is not supported" % stage, "use zero_stage 0 to 2")
+        _refuse(f"ZeRO stage {stage}, which splits the frozen weights, is not supported", "use zero_stage 0 to 2")
     if device.type == "cpu" and precision == "fp16":
         _refuse("DeepSpeed does not support fp16 on a CPU", "use --precision bf16 or fp32")
     if old_gloo and world > 1 and stage > 0:
-        _refuse("gloo of torch %s lacks the collectives of ZeRO stage %d" % (torch.__version__, stage), "use stage 0")
+        _refuse(f"gloo of torch {torch.__version__} lacks the collectives of ZeRO stage {stage}", "use stage 0")
     if old_gloo and precision == "bf16":  # DeepSpeed broadcasts the weights even in a group of one rank
-        _refuse("gloo of torch %s cannot send bf16" % torch.__version__, "use --precision fp32")
+        _refuse(f"gloo of torch {torch.__version__} cannot send bf16", "use --precision fp32")
     deepspeed.load(device)
 
 
@@ -35,19 +37,19 @@ def _refuse(what: str, remedy: str) -> None:
     raise UsageError(what, remedy)
 
 
-def ds_config(config: Dict[str, Any], replicas: int) -> Dict[str, Any]:
+def ds_config(config: dict[str, Any], replicas: int) -> dict[str, Any]:
     """The ds_config of a run: the manifest's `engine.deepspeed` with batch size, stage and precision."""
-    made = copy.deepcopy(config["engine"]["deepspeed"])
+    settings = copy.deepcopy(config["engine"]["deepspeed"])
     batch = config["train"]["batch_size"]
-    made.update(train_batch_size=batch * replicas, train_micro_batch_size_per_gpu=batch)
-    made["gradient_accumulation_steps"] = 1
-    made["zero_optimization"]["stage"] = config["engine"]["zero_stage"]
-    half = made.pop("fp16")
+    settings.update(train_batch_size=batch * replicas, train_micro_batch_size_per_gpu=batch)
+    settings["gradient_accumulation_steps"] = 1
+    settings["zero_optimization"]["stage"] = config["engine"]["zero_stage"]
+    half = settings.pop("fp16")
     if config["precision"] == "fp16":
-        made["fp16"] = dict(half, enabled=True)
+        settings["fp16"] = dict(half, enabled=True)
     elif config["precision"] == "bf16":
-        made["bf16"] = {"enabled": True}
-    return made
+        settings["bf16"] = {"enabled": True}
+    return settings
 
 
 class DeepSpeedEngine:
@@ -55,7 +57,7 @@ class DeepSpeedEngine:
 
     name = "deepspeed"
 
-    def __init__(self, context: Context, module: Any, parameters: Dict[str, torch.nn.Parameter]) -> None:
+    def __init__(self, context: Context, module: Any, parameters: dict[str, torch.nn.Parameter]) -> None:
         self.context = context
         config = context.config
         self.ds_config = ds_config(config, context.layout.dp)
@@ -66,12 +68,12 @@ class DeepSpeedEngine:
         optimizer.state.clear()
         self.version = deepspeed.version(context.device.torch)
         self.taken = self._skipped = 0
-        self.name = "deepspeed-zero%d" % config["engine"]["zero_stage"]
+        self.name = f"deepspeed-zero{config['engine']['zero_stage']}"
         # In 16 bits, DeepSpeed updates fp32 copies of the adapters; the published step updates the adapters directly.
         masters = "" if config["precision"] in ("fp32", "tf32") else ", fp32 masters"
         self.condition = OPTIMIZER % config["train"]["weight_decay"] + masters
 
-    def step(self, batch: Dict[str, torch.Tensor]) -> float:
+    def step(self, batch: dict[str, torch.Tensor]) -> float:
         """Run one step on a batch of `data.batch_of`; returns this rank's mean loss, nats per token."""
         loss = loss_of(self.network, batch)
         self.network.backward(loss)
@@ -94,7 +96,7 @@ class DeepSpeedEngine:
         for group in self.network.optimizer.param_groups:
             group["lr"] = rate
 
-    def facts(self) -> Dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Facts about the updates, and DeepSpeed's configuration."""
         skipped = int(self.network.skipped_steps)
         scale = float(self.network.optimizer.loss_scale) if "fp16" in self.ds_config else None
@@ -106,10 +108,10 @@ class DeepSpeedEngine:
             "ds_config": self.ds_config,
         }
 
-    def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Not supported; rejected before a run starts."""
         raise UsageError("the deepspeed engine cannot write checkpoints", "use engine=torch")
 
-    def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
+    def restore(self, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
         """Not supported; rejected before a run starts."""
         raise UsageError("the deepspeed engine cannot resume from a checkpoint", "use engine=torch")

@@ -4,7 +4,9 @@ Blocks and questions are divided among the ranks without repetition. As publishe
 already have the precision; in bf16, peft casts for the adapters), and MMLU questions are evaluated one at a time.
 """
 
-from typing import Any, Callable, List, Optional, Tuple
+from __future__ import annotations
+
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -15,7 +17,7 @@ from flagbench_cases.cases.llama2_7b_lora.optimizer import loss_of
 ReportProgress = Callable[[int, int], None]
 
 
-def total(values: List[float], device: torch.device, world: int) -> List[float]:
+def total(values: list[float], device: torch.device, world: int) -> list[float]:
     """The sum of each value over all ranks."""
     shares = torch.tensor(values, dtype=torch.float64, device=device)
     if world > 1:
@@ -30,8 +32,8 @@ def share(length: int, rank: int, world: int) -> range:
 
 @torch.no_grad()
 def validation_loss(
-    module: Any, blocks: Any, batch_size: int, device: torch.device, place: Tuple[int, int], progress: ReportProgress
-) -> Optional[float]:
+    module: Any, blocks: Any, batch_size: int, device: torch.device, place: tuple[int, int], progress: ReportProgress
+) -> float | None:
     """The mean loss over all blocks, nats per token, without dropout; None if there are no blocks.
 
     All blocks have the same length, so the mean over blocks is the mean over tokens. `place` is (rank, world).
@@ -54,7 +56,7 @@ def mmlu_accuracy(
     module: Any,
     questions: Any,
     device: torch.device,
-    place: Tuple[int, int],
+    place: tuple[int, int],
     training: bool,
     progress: ReportProgress,
 ) -> float:

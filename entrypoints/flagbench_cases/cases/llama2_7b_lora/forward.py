@@ -7,9 +7,11 @@ but the sequence of operators is defined here for all stacks.
 Shapes: B batch, T tokens, D model width, H heads, K heads of keys and values, W width of a head, V vocabulary.
 """
 
+from __future__ import annotations
+
 import functools
 import math
-from typing import Any, Optional, Tuple
+from typing import Any, Tuple
 
 import torch
 from torch.nn import functional as F
@@ -34,8 +36,8 @@ class PublishedForward:
     def __call__(
         self,
         input_ids: torch.Tensor,
-        attention_mask: Optional[torch.Tensor] = None,
-        labels: Optional[torch.Tensor] = None,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         **_: Any,
     ) -> Any:
         """Tokens, mask and labels [B, T] to fp32 logits [B, T, V] and, with labels, the mean loss in nats."""
@@ -52,7 +54,9 @@ class PublishedForward:
             else:
                 hidden = step(hidden)
         logits = self.model.lm_head(base.norm(hidden)).float()
-        return self.output(loss=None if labels is None else shifted_loss(logits, labels), logits=logits)
+        if labels is None:
+            return self.output(loss=None, logits=logits)
+        return self.output(loss=shifted_loss(logits, labels), logits=logits)
 
     def _layer(self, layer: Any, hidden: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         hidden = hidden + self._attend(layer.self_attn, layer.input_layernorm(hidden), mask, positions)

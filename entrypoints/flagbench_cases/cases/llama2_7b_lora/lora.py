@@ -4,9 +4,11 @@ An old peft cannot read adapters saved by a new one, whose configuration has unk
 used: adapters are plain tensors `layers.N.q_proj.A` and `.B`, and their settings are in the manifest.
 """
 
+from __future__ import annotations
+
 import re
 import warnings
-from typing import Any, Dict
+from typing import Any
 
 import torch
 
@@ -41,7 +43,10 @@ def attach(model: Any, shape: LlamaShape, recompute: bool) -> Any:
         module = peft.get_peft_model(model, config, autocast_adapter_dtype=lifted)
     # Not with transformers' own switch, which with peft requires a needless gradient of the embeddings.
     model.forward.recompute = recompute
-    verify(module, shape, torch.float32 if lifted else base)
+    if lifted:
+        verify(module, shape, torch.float32)
+    else:
+        verify(module, shape, base)
     return module
 
 
@@ -53,29 +58,30 @@ def verify(module: torch.nn.Module, shape: LlamaShape, dtype: torch.dtype) -> No
     ours = list(adapters(module).values())
     same = len(ours) == len(trainable) and all(a is b for a, b in zip(ours, trainable))
     if count != shape.adapter_parameters or types != {dtype} or not same:
+        names = "/".join(sorted(str(t) for t in types))
         raise CaseError(
-            "peft created %d trainable parameters of %s, not %d of %s"
-            % (count, "/".join(sorted(str(t) for t in types)), shape.adapter_parameters, dtype),
+            f"peft created {count} trainable parameters of {names}, not {shape.adapter_parameters} of {dtype}",
             "use the version of peft in this image's lock",
         )
 
 
-def adapters(module: torch.nn.Module) -> Dict[str, torch.nn.Parameter]:
+def adapters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """The adapters by name, in the order of the forward pass: A [r, in], B [out, r]."""
-    found = {}
+    parameters = {}
     for name, parameter in module.named_parameters():
         match = PARAMETER.fullmatch(name)
         if match:
-            found["layers.%s.%s.%s" % match.groups()] = parameter
-    return found
+            layer, projection, matrix = match.groups()
+            parameters[f"layers.{layer}.{projection}.{matrix}"] = parameter
+    return parameters
 
 
-def fill(parameters: Dict[str, torch.nn.Parameter], tensors: Dict[str, torch.Tensor]) -> None:
+def fill(parameters: dict[str, torch.nn.Parameter], tensors: dict[str, torch.Tensor]) -> None:
     """Set the adapters to `tensors` of the same names. Raises DataError if names or shapes differ."""
     for name, parameter in parameters.items():
         tensor = tensors.get(name)
         if tensor is None or tensor.shape != parameter.shape:
-            what = "no adapter %s" % name if tensor is None else "an adapter %s of another shape" % name
-            raise DataError("the checkpoint has %s" % what, "resume from a checkpoint of this model")
+            what = f"no adapter {name}" if tensor is None else f"an adapter {name} of another shape"
+            raise DataError(f"the checkpoint has {what}", "resume from a checkpoint of this model")
         with torch.no_grad():
             parameter.copy_(tensor)

@@ -4,9 +4,11 @@ It contends with the step for the interpreter lock, so it affects the published 
 epoch garbage is collected and torch's cache is emptied.
 """
 
+from __future__ import annotations
+
 import gc
 import threading
-from typing import Any, Iterable, Iterator, Optional
+from typing import Any, Iterable, Iterator
 
 import psutil
 import torch
@@ -15,7 +17,7 @@ import torch
 class MemoryMonitor:
     """A context manager that reads the resident memory in a thread; `peak` in bytes."""
 
-    def __init__(self, device: Optional[Any] = None) -> None:
+    def __init__(self, device: Any | None = None) -> None:
         """The peak of `device` is read before its cache is emptied."""
         self.peak = 0
         self._device = device
@@ -33,7 +35,7 @@ class MemoryMonitor:
         gc.collect()
         torch.cuda.empty_cache()  # does nothing without a device
 
-    def __enter__(self) -> "MemoryMonitor":
+    def __enter__(self) -> MemoryMonitor:
         self._release()
         self._thread.start()
         return self
@@ -44,7 +46,7 @@ class MemoryMonitor:
         self._release()
 
 
-def monitored(batches: Iterable[Any], device: Optional[Any] = None) -> Iterator[Any]:
+def monitored(batches: Iterable[Any], device: Any | None = None) -> Iterator[Any]:
     """Iterate over the batches with the monitor running."""
     with MemoryMonitor(device):
         yield from batches

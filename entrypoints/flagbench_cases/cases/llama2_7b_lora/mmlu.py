@@ -4,10 +4,12 @@ A data folder has dev/{subject}_dev.csv and test/{subject}_test.csv without a he
 letter of the right one. Cells may be quoted and contain line breaks.
 """
 
+from __future__ import annotations
+
 import csv
 import os
 import re
-from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 
@@ -38,11 +40,11 @@ class MmluVocabulary(llama.Vocabulary):
         super().__init__(path, pieces)
         self.answer_tokens = self._answers()
 
-    def _answers(self) -> List[int]:
+    def _answers(self) -> list[int]:
         """The ids of A to D, as used by the publisher: the first id of each letter as a separate text."""
         ids = [self.encode(letter)[0] for letter in CHOICES]
         if len(set(ids)) < len(CHOICES) or llama.UNK in ids:
-            raise DataError("%s has no separate pieces for the letters A to D" % self.path, llama.VOCABULARY_REMEDY)
+            raise DataError(f"{self.path} has no separate pieces for the letters A to D", llama.VOCABULARY_REMEDY)
         return ids
 
 
@@ -50,7 +52,7 @@ class Row(NamedTuple):
     """One line of a CSV file; answer is 0 to 3."""
 
     question: str
-    choices: Tuple[str, ...]
+    choices: tuple[str, ...]
     answer: int
 
 
@@ -63,7 +65,7 @@ class Prompts(NamedTuple):
     subject_ids: np.ndarray  # int16 [n]
     shots: np.ndarray  # int8 [n]: complete solved examples before the question
     cut: int  # number of questions that do not fit even without shots
-    subjects: List[str]
+    subjects: list[str]
 
 
 def find(folder: str) -> str:
@@ -72,30 +74,29 @@ def find(folder: str) -> str:
         path = os.path.normpath(os.path.join(folder, place))
         if os.path.isdir(os.path.join(path, "test")) or os.path.isdir(os.path.join(path, "dev")):
             return path
-    raise DataError("%s has no folders dev and test of MMLU" % folder, "unpack MMLU's data.tar into its folder mmlu")
+    raise DataError(f"{folder} has no folders dev and test of MMLU", "unpack MMLU's data.tar into its folder mmlu")
 
 
-def subjects(folder: str) -> List[str]:
+def subjects(folder: str) -> list[str]:
     """The sorted names of the subjects. Raises DataError if a file is missing, or a name is not valid UTF-8."""
-    found: Dict[str, List[str]] = {}
+    subjects_of: dict[str, list[str]] = {}
     for part in ("dev", "test"):
-        place, ending = os.path.join(folder, part), "_%s.csv" % part
+        place, ending = os.path.join(folder, part), f"_{part}.csv"
         try:
             names = os.listdir(place)
         except OSError as error:
-            raise DataError("%s cannot be read (%s)" % (place, error.strerror), UNPACK_REMEDY) from None
-        found[part] = sorted(name[: -len(ending)] for name in names if name.endswith(ending))
-        for name in found[part]:
+            raise DataError(f"{place} cannot be read ({error.strerror})", UNPACK_REMEDY) from None
+        subjects_of[part] = sorted(name[: -len(ending)] for name in names if name.endswith(ending))
+        for name in subjects_of[part]:
             _check_utf8(place, name + ending, name)
-    for part, other in (("dev", "test"), ("test", "dev")):
-        for name in found[other]:
-            if name not in found[part]:
-                raise DataError(
-                    "%s does not exist" % os.path.join(folder, part, "%s_%s.csv" % (name, part)), UNPACK_REMEDY
-                )
-    if not found["test"]:
-        raise DataError("%s has no {subject}_test.csv" % os.path.join(folder, "test"), UNPACK_REMEDY)
-    return found["test"]
+    for part, counterpart in (("dev", "test"), ("test", "dev")):
+        for name in subjects_of[counterpart]:
+            if name not in subjects_of[part]:
+                path = os.path.join(folder, part, f"{name}_{part}.csv")
+                raise DataError(f"{path} does not exist", UNPACK_REMEDY)
+    if not subjects_of["test"]:
+        raise DataError(f"{os.path.join(folder, 'test')} has no {{subject}}_test.csv", UNPACK_REMEDY)
+    return subjects_of["test"]
 
 
 def _check_utf8(place: str, file: str, name: str) -> None:
@@ -103,33 +104,33 @@ def _check_utf8(place: str, file: str, name: str) -> None:
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
-        raise DataError("%s has %r, which is not valid UTF-8" % (place, file), UNPACK_REMEDY) from None
+        raise DataError(f"{place} has {file!r}, which is not valid UTF-8", UNPACK_REMEDY) from None
 
 
-def read(path: str) -> List[Row]:
+def read(path: str) -> list[Row]:
     """The rows of a file, their choices as the publisher prints them. Raises DataError naming file and line."""
-    rows: List[Row] = []
+    rows: list[Row] = []
     try:
         with open_file(path, encoding="utf-8", newline="") as file:
             reader = csv.reader(file, strict=True)
             begin = 1
             for cells in reader:
                 if cells:
-                    rows.append(_row("%s:%d" % (path, begin), cells))
+                    rows.append(_row(f"{path}:{begin}", cells))
                 begin = reader.line_num + 1
     except UnicodeDecodeError as error:
-        raise DataError("%s is not UTF-8 (%s)" % (path, error), UNPACK_REMEDY) from None
+        raise DataError(f"{path} is not UTF-8 ({error})", UNPACK_REMEDY) from None
     except csv.Error as error:
-        raise DataError("%s:%d is not valid CSV (%s)" % (path, begin, error), UNPACK_REMEDY) from None
+        raise DataError(f"{path}:{begin} is not valid CSV ({error})", UNPACK_REMEDY) from None
     except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error.strerror), UNPACK_REMEDY) from None
+        raise DataError(f"{path} cannot be read ({error.strerror})", UNPACK_REMEDY) from None
     if not rows:
-        raise DataError("%s has no questions" % path, UNPACK_REMEDY)
+        raise DataError(f"{path} has no questions", UNPACK_REMEDY)
     columns = [as_pandas_prints(column) for column in zip(*(row.choices for row in rows))]
     return [row._replace(choices=choices) for row, choices in zip(rows, zip(*columns))]
 
 
-def as_pandas_prints(cells: Sequence[str]) -> List[str]:
+def as_pandas_prints(cells: Sequence[str]) -> list[str]:
     """A column of a table as text, once pandas' read_csv has read it: of integers, floats, truth values or text.
 
     Missing cells are `nan`, and turn integers into floats. Source: pandas 2.2, _libs/parsers.pyx, `_convert_tokens`
@@ -143,19 +144,25 @@ def as_pandas_prints(cells: Sequence[str]) -> List[str]:
         convert = float
     elif all(cell.lower() in ("true", "false") for cell in present):
         convert = str.capitalize
-    return ["nan" if cell in MISSING else str(convert(cell)) for cell in cells]
+    texts = []
+    for cell in cells:
+        if cell in MISSING:
+            texts.append("nan")
+        else:
+            texts.append(str(convert(cell)))
+    return texts
 
 
-def _row(where: str, cells: List[str]) -> Row:
+def _row(where: str, cells: list[str]) -> Row:
     if len(cells) != 6:
         raise DataError(
-            "%s has %d columns, not 6" % (where, len(cells)),
+            f"{where} has {len(cells)} columns, not 6",
             "a line is question, four choices, answer; " + UNPACK_REMEDY,
         )
     letter = cells[5].strip()
     if letter not in CHOICES:
         raise DataError(
-            "%s: the answer %r is not one of A, B, C, D" % (where, letter[:20]),
+            f"{where}: the answer {letter[:20]!r} is not one of A, B, C, D",
             "a line is question, four choices, answer; " + UNPACK_REMEDY,
         )
     return Row(cells[0], tuple(cells[1:5]), CHOICES.index(letter))
@@ -163,23 +170,23 @@ def _row(where: str, cells: List[str]) -> Row:
 
 def heading(subject: str) -> str:
     """The first line of a prompt; the two spaces before the subject are the publisher's."""
-    return "The following are multiple choice questions (with answers) about  %s.\n\n" % subject.replace("_", " ")
+    return f"The following are multiple choice questions (with answers) about  {subject.replace('_', ' ')}.\n\n"
 
 
 def format_question(row: Row) -> str:
     """A question with its choices, without the answer."""
-    lines = [row.question] + ["%s. %s" % pair for pair in zip(CHOICES, row.choices)]
+    lines = [row.question] + [f"{letter}. {choice}" for letter, choice in zip(CHOICES, row.choices)]
     return "\n".join(lines) + "\nAnswer:"
 
 
 def format_solved(row: Row) -> str:
     """A question with its answer."""
-    return "%s %s\n\n" % (format_question(row), CHOICES[row.answer])
+    return f"{format_question(row)} {CHOICES[row.answer]}\n\n"
 
 
 def fit(
-    head: str, shots: List[str], question: str, encode: Callable[[str], List[int]], limit: int
-) -> Tuple[str, List[int]]:
+    head: str, shots: list[str], question: str, encode: Callable[[str], list[int]], limit: int
+) -> tuple[str, list[int]]:
     """The prompt as text and ids, shortened until it has at most `limit` tokens including <s>.
 
     Like the publisher, split it at blank lines and repeatedly drop the part after the heading: the solved examples in
@@ -190,16 +197,14 @@ def fit(
     while len(ids) > limit:
         parts = text.split("\n\n")
         if len(parts) == 1:
-            raise DataError(
-                "a heading of MMLU has %d tokens" % len(ids), "use a sequence length greater than %d" % limit
-            )
+            raise DataError(f"a heading of MMLU has {len(ids)} tokens", f"use a sequence length greater than {limit}")
         del parts[1]
         text = "\n\n".join(parts)
         ids = [llama.BOS] + encode(text)
     return text, ids
 
 
-def remaining_shots(text: str, shots: List[str], question: str) -> int:
+def remaining_shots(text: str, shots: list[str], question: str) -> int:
     """The number of complete solved examples in a shortened prompt; -1 if the question is incomplete."""
     # They follow the heading or, if a shot contains a blank line, its remaining part.
     for count in range(len(shots), -1, -1):
@@ -213,15 +218,15 @@ def prompts(
 ) -> Prompts:
     """All questions of a folder as prompts of at most `length` tokens. Raises DataError."""
     names = subjects(folder)
-    ids: List[np.ndarray] = []
-    answers: List[int] = []
-    subject_ids: List[int] = []
-    kept: List[int] = []
+    ids: list[np.ndarray] = []
+    answers: list[int] = []
+    subject_ids: list[int] = []
+    kept: list[int] = []
     for number, name in enumerate(names):
         path = os.path.join(folder, "dev", name + "_dev.csv")
         examples = read(path)[:shots]
         if len(examples) < shots:
-            raise DataError("%s has %d questions, fewer than %d" % (path, len(examples), shots), UNPACK_REMEDY)
+            raise DataError(f"{path} has {len(examples)} questions, fewer than {shots}", UNPACK_REMEDY)
         head, before = heading(name), [format_solved(row) for row in examples]
         for row in read(os.path.join(folder, "test", name + "_test.csv")):
             text, tokens = fit(head, before, format_question(row), vocabulary.encode, length)

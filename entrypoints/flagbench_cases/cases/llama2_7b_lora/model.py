@@ -7,8 +7,10 @@ forward pass is that of the publisher's version.
 Shapes: B batch, T tokens, D model width, V vocabulary. transformers is imported on first use, which takes seconds.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import torch
 import torch.utils.checkpoint
@@ -57,8 +59,8 @@ class LlamaShape:
     def __post_init__(self) -> None:
         if self.dim % self.heads or self.heads % self.kv_heads:
             raise ValueError(
-                "dim %d must be a multiple of %d heads, and those a multiple of %d kv_heads"
-                % (self.dim, self.heads, self.kv_heads)
+                f"dim {self.dim} must be a multiple of {self.heads} heads, and those a multiple of {self.kv_heads} "
+                "kv_heads"
             )
 
     @property
@@ -72,7 +74,7 @@ class LlamaShape:
         return self.layers * self.lora.r * (self.dim + self.dim + self.dim + self.kv_dim)
 
 
-def shape_from(section: Dict[str, Any]) -> LlamaShape:
+def shape_from(section: dict[str, Any]) -> LlamaShape:
     """The sizes of a resolved `model` section."""
     return LlamaShape(**{**section, "lora": LoraShape(**section["lora"])})
 
@@ -85,7 +87,7 @@ def library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise UsageError(
-            "llama2-7b-lora requires the package %s, which cannot be imported (%s)" % (name.split(".")[0], error),
+            f"llama2-7b-lora requires the package {name.split('.')[0]}, which cannot be imported ({error})",
             "use an image of llama2-7b-lora, or install it",
         ) from error
 
@@ -138,9 +140,9 @@ def verify(model: Any, dtype: torch.dtype) -> None:
     attention = model.config._attn_implementation
     types = {parameter.dtype for parameter in model.parameters()}
     if attention != ATTENTION or types != {dtype} or model.config.use_cache:
+        names = "/".join(sorted(str(t) for t in types))
         raise CaseError(
-            "the model was built with %s attention, %s and use_cache %s"
-            % (attention, "/".join(sorted(str(t) for t in types)), model.config.use_cache),
+            f"the model was built with {attention} attention, {names} and use_cache {model.config.use_cache}",
             "use the version of transformers in this image's lock",
         )
 
@@ -162,7 +164,7 @@ def initialise(model: Any, shape: LlamaShape, seed: int) -> None:
                 parameter.copy_(drawn.normal_(std=shape.initializer_range, generator=generator))
 
 
-def load_prepared(model: Any, folder: str, section: Dict[str, Any], beat: Callable[[], None]) -> str:
+def load_prepared(model: Any, folder: str, section: dict[str, Any], beat: Callable[[], None]) -> str:
     """Load the weights of a prepared folder; returns the folder's digest. Raises DataError."""
     weights, digest = load.open_prepared(folder, CASE, section)
     beat()  # verifying checksums takes time
@@ -183,4 +185,6 @@ def recomputed_flops(shape: LlamaShape, step: Flops, tokens: int) -> int:
     """What recomputation adds to a step: another forward pass of the layers. From torch 2.1 on it stops at the last
     saved tensor, which is before down_proj, whose frozen weight saves nothing."""
     stops_early = hasattr(torch.utils.checkpoint, "set_checkpoint_early_stop")
-    return step.layers - (2 * tokens * shape.dim * shape.ffn * shape.layers if stops_early else 0)
+    if stops_early:
+        return step.layers - 2 * tokens * shape.dim * shape.ffn * shape.layers
+    return step.layers

@@ -1,14 +1,16 @@
 """What both engines optimise with: the loss, AdamW and the loss scaler."""
 
+from __future__ import annotations
+
 import inspect
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 
 OPTIMIZER = "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=%g)"
 
 
-def loss_of(network: Any, batch: Dict[str, torch.Tensor]) -> torch.Tensor:
+def loss_of(network: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The mean loss over a batch, nats per token, in fp32."""
     return network(**batch).loss
 
@@ -18,13 +20,13 @@ def has_fused_adamw() -> bool:
     return "fused" in inspect.signature(torch.optim.AdamW).parameters
 
 
-def adamw(parameters: List[torch.nn.Parameter], train: Dict[str, Any], fused: bool) -> torch.optim.AdamW:
+def adamw(parameters: list[torch.nn.Parameter], train: dict[str, Any], fused: bool) -> torch.optim.AdamW:
     """The published AdamW: fused for fp16, else one parameter at a time.
 
     fused=False, as passed by the publisher, also disables the multi-tensor path, which is off by default on torch
     1.12.
     """
-    options: Dict[str, Any] = {"fused": fused} if has_fused_adamw() else {}
+    options: dict[str, Any] = {"fused": fused} if has_fused_adamw() else {}
     return torch.optim.AdamW(parameters, lr=train["learning_rate"], weight_decay=train["weight_decay"], **options)
 
 

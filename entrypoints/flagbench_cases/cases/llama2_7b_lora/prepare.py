@@ -1,7 +1,9 @@
 """`flagbench prepare llama2-7b-lora`: converts samsum and MMLU into token ids, and a checkpoint into safetensors."""
 
+from __future__ import annotations
+
 import os
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable
 
 from flagbench_cases.cases.llama2_7b_lora import blocks, mmlu, samsum
 from flagbench_cases.prepare.llama import convert
@@ -23,7 +25,7 @@ LICENCES = {
 Report = Callable[[str, int, int], None]
 
 
-def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
     """Tokenise samsum and MMLU for a preset. Raises DataError, or UsageError without a vocabulary."""
     data = preset["data"]
     _require_real(preset)
@@ -31,24 +33,24 @@ def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any],
         raise UsageError("text cannot be tokenised without a vocabulary", "set --vocabulary to tokenizer.model")
     dialogues, questions = samsum.find(source), mmlu.find(source)
     loaded = mmlu.MmluVocabulary(vocabulary, preset["model"]["vocab_size"])
-    made = blocks.tokenise(dialogues, questions, loaded, data["sequence_length"], data["shots"], report)
-    blocks.write(made, writer)
+    tokenised = blocks.tokenise(dialogues, questions, loaded, data["sequence_length"], data["shots"], report)
+    blocks.write(tokenised, writer)
     writer.source(loaded.path)
     for name in samsum.FILES.values():
         writer.source(os.path.join(dialogues, name))
-    for subject in made.facts["mmlu"]["subjects"]:
+    for subject in tokenised.facts["mmlu"]["subjects"]:
         for part in ("dev", "test"):
-            name = "%s/%s_%s.csv" % (part, subject, part)
+            name = f"{part}/{subject}_{part}.csv"
             writer.source(os.path.join(questions, name), name)
 
 
-def prepare_weights(source: str, preset: Dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_weights(source: str, preset: dict[str, Any], writer: Any, report: Report) -> None:
     """Convert a checkpoint folder to llama-safetensors/v1 through a Writer. Raises DataError."""
     _require_real(preset)
     convert.convert(source, preset["model"], writer, report)
 
 
-def _require_real(preset: Dict[str, Any]) -> None:
+def _require_real(preset: dict[str, Any]) -> None:
     """Raise UsageError for a geometry without data and weights of its own."""
     if "token_ids" in preset["data"]:
         raise UsageError("this case runs on random ids and random weights", "run it without --data and --weights")

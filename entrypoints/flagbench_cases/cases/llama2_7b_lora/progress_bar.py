@@ -3,6 +3,8 @@
 Drawing it is part of the published iteration time. The progress shown to users is that of the parent process.
 """
 
+from __future__ import annotations
+
 import os
 from typing import Any
 
@@ -13,7 +15,7 @@ class EpochBar:
     def __init__(self, epoch: int, epochs: int, steps: int) -> None:
         from tqdm import tqdm
 
-        self.epoch = "Training Epoch: %d" % (epoch + 1)
+        self.epoch = f"Training Epoch: {epoch + 1}"
         self.epochs = epochs
         self.steps = steps
         self.sink = open(os.devnull, "w", encoding="utf-8")
@@ -25,10 +27,10 @@ class EpochBar:
 
     def show(self, loss: float) -> None:
         """Redraw the bar with the loss of the last step."""
-        step = (self.bar.n - 1, self.steps)
-        self.bar.set_description("%s/%d, step %d/%d completed (loss: %s)" % (self.epoch, self.epochs, *step, loss))
+        step = f"{self.bar.n - 1}/{self.steps}"
+        self.bar.set_description(f"{self.epoch}/{self.epochs}, step {step} completed (loss: {loss})")
 
-    def __enter__(self) -> "EpochBar":
+    def __enter__(self) -> EpochBar:
         return self
 
     def __exit__(self, *_: Any) -> None:

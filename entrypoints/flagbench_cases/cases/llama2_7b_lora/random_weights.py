@@ -3,8 +3,10 @@
 A step is `batch_size` sequences in micro-batches, whose gradients are summed, and one update.
 """
 
+from __future__ import annotations
+
 import contextlib
-from typing import Any, Dict, Iterable, Optional, Sequence
+from typing import Any, Iterable, Sequence
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
@@ -22,7 +24,7 @@ from flagbench_core import flops
 DTYPES = {"bf16": torch.bfloat16}
 
 
-def batch_of(samples: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:
+def batch_of(samples: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tokens and their next tokens as labels, int64 [B, T]; the last label is ignored."""
     tokens = torch.stack(list(samples))
     last = torch.full((len(tokens), 1), decoder.IGNORED, dtype=tokens.dtype)
@@ -40,14 +42,16 @@ class RandomWorkload(TrainWorkload):
     def setup(self) -> None:
         context, config, data, train = self.context, self.config, self.config["data"], self.config["train"]
         if context.data is not None or context.weights is not None:
-            what = "%s runs on random ids and random weights" % config["case"]
+            what = f"{config['case']} runs on random ids and random weights"
             raise UsageError(what, "use --data synthetic, and omit --weights")
         torch.manual_seed(config["seed"])  # for dropout, the same on every rank
         self.blocks = RandomBlocks(
             data["train_blocks"], data["sequence_length"], data["token_ids"], config["seed"], first=0
         )
-        own: Any = DistributedSampler(self.blocks, context.world, context.rank, shuffle=False, drop_last=True)
-        self.loader = DataLoader(self.blocks, train["batch_size"], sampler=own, drop_last=True, collate_fn=batch_of)
+        sampler: Any = DistributedSampler(self.blocks, context.world, context.rank, shuffle=False, drop_last=True)
+        self.loader = DataLoader(
+            self.blocks, train["batch_size"], sampler=sampler, drop_last=True, collate_fn=batch_of
+        )
         self._make_model()
 
     def _make_model(self) -> None:
@@ -60,7 +64,9 @@ class RandomWorkload(TrainWorkload):
         self.module.recompute = train["recompute"]
         context.device.synchronize()
         context.spool.beat()
-        self.adapters = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        self.adapters = {
+            name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad
+        }
         if context.world > 1:
             ignore_frozen(self.module, self.adapters)
         watched = list(self.adapters.values())
@@ -68,7 +74,7 @@ class RandomWorkload(TrainWorkload):
         # With torch's defaults, which update several parameters at a time.
         self.optimizer = torch.optim.AdamW(watched, train["learning_rate"], weight_decay=train["weight_decay"])
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         train, lora = self.config["train"], self.shape.lora
         return {
             "conditions": {
@@ -80,7 +86,7 @@ class RandomWorkload(TrainWorkload):
                 "attention": "sdpa" if self.fused else "unfused",
                 "transformer": "torch",
                 "optimizer": OPTIMIZER % train["weight_decay"],
-                "lora": "r=%d, alpha=%g, dropout=%g, %s" % (lora.r, lora.alpha, lora.dropout, lora.projections),
+                "lora": f"r={lora.r}, alpha={lora.alpha:g}, dropout={lora.dropout:g}, {lora.projections}",
                 "learning_rate": train["learning_rate"],
                 "data": self.config["data"]["source"],
                 "weights": "random",
@@ -106,7 +112,8 @@ class RandomWorkload(TrainWorkload):
         losses = []
         for part in parts:
             waits = self.context.layout.dp == 1 or part is parts[-1]
-            with contextlib.nullcontext() if waits else self.network.no_sync():
+            synchronisation = contextlib.nullcontext() if waits else self.network.no_sync()
+            with synchronisation:
                 loss = self.network(*part)
                 loss.backward()
             losses.append(loss.detach())
@@ -116,14 +123,15 @@ class RandomWorkload(TrainWorkload):
 
     def work(self, batch: Any) -> Work:
         samples, length = batch["tokens"].shape
-        found, tokens = flops.llama_lora_all(self.config["model"], flops.batch_of(samples, length)), samples * length
+        tokens = samples * length
+        counted = flops.llama_lora_all(self.config["model"], flops.batch_of(samples, length))
         # Without dropout, the last product with B is not repeated: 0.01 % of a step.
-        again = found.layers if self.config["train"]["recompute"] else 0
-        done = float(found.executed)
+        again = counted.layers if self.config["train"]["recompute"] else 0
+        done = float(counted.executed)
         return Work(samples, samples, tokens, tokens, done, done, float(again))
 
-    def evaluate(self, last: bool) -> Optional[Evaluation]:
+    def evaluate(self, last: bool) -> Evaluation | None:
         return None
 
-    def training_facts(self) -> Dict[str, Any]:
+    def training_facts(self) -> dict[str, Any]:
         return {"trainable_parameters": sum(parameter.numel() for parameter in self.adapters.values())}

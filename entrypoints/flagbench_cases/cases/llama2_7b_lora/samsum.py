@@ -4,9 +4,11 @@ The archive has train.json, val.json and test.json, each a list of {"id", "dialo
 on the first; the second is for validation.
 """
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any, Callable, List, NamedTuple, Tuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
@@ -34,7 +36,7 @@ class Blocks(NamedTuple):
 def find(folder: str) -> str:
     """The folder with the JSON files, in a data folder. Raises DataError."""
     if not os.path.isdir(folder):
-        raise DataError("there is no folder %s" % folder, "set --data to the folder with samsum and MMLU")
+        raise DataError(f"there is no folder {folder}", "set --data to the folder with samsum and MMLU")
     for place in PLACES:
         path = os.path.normpath(os.path.join(folder, place))
         if any(os.path.exists(os.path.join(path, name)) for name in FILES.values()):
@@ -43,49 +45,48 @@ def find(folder: str) -> str:
         archive = os.path.normpath(os.path.join(folder, place, ARCHIVE))
         if os.path.exists(archive):
             raise DataError(
-                "%s is still packed" % archive, "unpack it first: 7z x -o%s %s" % (os.path.dirname(archive), archive)
+                f"{archive} is still packed", f"unpack it first: 7z x -o{os.path.dirname(archive)} {archive}"
             )
     raise DataError(
-        "%s has no %s of samsum" % (folder, " or ".join(FILES.values())),
-        "put the files of samsum's %s into its folder samsum_dataset" % ARCHIVE,
+        f"{folder} has no {' or '.join(FILES.values())} of samsum",
+        f"put the files of samsum's {ARCHIVE} into its folder samsum_dataset",
     )
 
 
-def read(path: str) -> List[Tuple[str, str]]:
+def read(path: str) -> list[tuple[str, str]]:
     """(dialogue, summary) of each entry of one JSON file. Raises DataError naming the file and the entry."""
     try:
         with open_file(path, encoding="utf-8") as file:
             entries = json.load(file)
     except FileNotFoundError:
-        raise DataError("%s does not exist" % path, "unpack all of samsum's %s there" % ARCHIVE) from None
+        raise DataError(f"{path} does not exist", f"unpack all of samsum's {ARCHIVE} there") from None
     except UnicodeDecodeError as error:
-        raise DataError("%s is not UTF-8 (%s)" % (path, error), "unpack %s again" % ARCHIVE) from None
+        raise DataError(f"{path} is not UTF-8 ({error})", f"unpack {ARCHIVE} again") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
-            "%s cannot be read (%s)" % (path, error), "unpack %s again: it is truncated or not JSON" % ARCHIVE
+            f"{path} cannot be read ({error})", f"unpack {ARCHIVE} again: it is truncated or not JSON"
         ) from None
     if not isinstance(entries, list) or not entries:
-        raise DataError("%s is not a list of dialogues" % path, "unpack %s again" % ARCHIVE)
+        raise DataError(f"{path} is not a list of dialogues", f"unpack {ARCHIVE} again")
     return [_pair(path, number, entry) for number, entry in enumerate(entries, start=1)]
 
 
-def _pair(path: str, number: int, entry: Any) -> Tuple[str, str]:
-    texts = [entry.get(key) if isinstance(entry, dict) else None for key in ("dialogue", "summary")]
-    if not all(map(is_text, texts)):
-        raise DataError(
-            "%s: entry %d has no valid texts `dialogue` and `summary`" % (path, number), "unpack %s again" % ARCHIVE
-        )
-    return texts[0], texts[1]  # type: ignore[return-value]
+def _pair(path: str, number: int, entry: Any) -> tuple[str, str]:
+    if isinstance(entry, dict):
+        dialogue, summary = entry.get("dialogue"), entry.get("summary")
+        if is_text(dialogue) and is_text(summary):
+            return dialogue, summary  # type: ignore[return-value]
+    raise DataError(f"{path}: entry {number} has no valid texts `dialogue` and `summary`", f"unpack {ARCHIVE} again")
 
 
 def prompt(dialogue: str, summary: str) -> str:
     """The published text of an example, without the final </s>."""
-    return "Summarize this dialog:\n%s\n---\nSummary:\n%s" % (dialogue, summary)
+    return f"Summarize this dialog:\n{dialogue}\n---\nSummary:\n{summary}"
 
 
 def cut(
     path: str,
-    pairs: List[Tuple[str, str]],
+    pairs: list[tuple[str, str]],
     vocabulary: Vocabulary,
     length: int,
     report: Callable[[str, int, int], None],
@@ -95,8 +96,8 @@ def cut(
 
     The rest is dropped, as published.
     """
-    stream: List[np.ndarray] = []
-    what = "tokenise %s" % os.path.basename(path)
+    stream: list[np.ndarray] = []
+    what = f"tokenise {os.path.basename(path)}"
     for index, pair in enumerate(pairs):
         stream.append(np.array([BOS] + vocabulary.encode(prompt(*pair)) + [EOS], dtype=np.int32))
         if index % 500 == 499:
@@ -106,6 +107,6 @@ def cut(
     count = len(tokens) // length
     if count == 0:
         raise DataError(
-            "%s has only %d tokens, fewer than a block of %d" % (path, len(tokens), length), "use the complete samsum"
+            f"{path} has only {len(tokens)} tokens, fewer than a block of {length}", "use the complete samsum"
         )
     return Blocks(tokens[: count * length].reshape(count, length), len(pairs), len(tokens))

@@ -3,8 +3,10 @@
 Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
 
+from __future__ import annotations
+
 import os
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Iterable, Iterator
 
 import numpy as np
 import torch
@@ -28,7 +30,7 @@ class EpochLosses:
     """The mean training loss of each epoch: of this rank during training, of all ranks after `all_reduce`."""
 
     def __init__(self) -> None:
-        self.sums: Dict[int, List[float]] = {}  # epoch: [sum over steps, steps]
+        self.sums: dict[int, list[float]] = {}  # epoch: [sum over steps, steps]
 
     def add(self, epoch: int, loss: float) -> None:
         """Count one step's loss."""
@@ -41,7 +43,7 @@ class EpochLosses:
         for epoch in sorted(self.sums):
             self.sums[epoch] = [value / world for value in total(self.sums[epoch], device, world)]
 
-    def means(self) -> List[float]:
+    def means(self) -> list[float]:
         """Mean loss of each epoch, in nats per token."""
         return [self.sums[epoch][0] / self.sums[epoch][1] for epoch in sorted(self.sums)]
 
@@ -63,7 +65,7 @@ class LlamaLoraWorkload(TrainWorkload):
         self.as_published = self.config["engine"]["name"] == "torch"
         self.has_monitor = self.config["train"]["memory_monitor"] and self.as_published
         self.losses = EpochLosses()
-        self.weights_digest: Optional[str] = None
+        self.weights_digest: str | None = None
         self._epoch = 0
 
     def setup(self) -> None:
@@ -119,10 +121,11 @@ class LlamaLoraWorkload(TrainWorkload):
             generator=torch.Generator().manual_seed(config["seed"]),
         )
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         sets, config, train = self.sets, self.config, self.config["train"]
-        shape = self.shape
-        mmlu = {"mmlu_items": 0} if sets.mmlu is None else {"mmlu_items": len(sets.mmlu)}
+        shape, adapters = self.shape, self.shape.lora
+        scale = f"r={adapters.r}, alpha={adapters.alpha:g}, dropout={adapters.dropout:g}"
+        questions = 0 if sets.mmlu is None else len(sets.mmlu)
         return {
             **guessing(sets.mmlu),
             "conditions": {
@@ -131,11 +134,10 @@ class LlamaLoraWorkload(TrainWorkload):
                 "batch_size": train["batch_size"],
                 "recompute": train["recompute"],
                 "optimizer": self.engine.condition,
-                "lora": "r=%d, alpha=%g, dropout=%g, %s"
-                % (shape.lora.r, shape.lora.alpha, shape.lora.dropout, "+".join(lora.TARGETS)),
+                "lora": f"{scale}, {'+'.join(lora.TARGETS)}",
                 "engine": self.engine.name,
                 "learning_rate": train["learning_rate"],
-                "schedule": "x%g every epoch" % train["gamma"],
+                "schedule": f"x{train['gamma']:g} every epoch",
                 "max_epochs": train["max_epochs"],
                 "workers": config["data"]["workers"],
                 "memory_monitor": self.has_monitor,
@@ -151,7 +153,7 @@ class LlamaLoraWorkload(TrainWorkload):
                 validation_blocks=len(sets.validation),
                 train_sha256=sets.train.digest(),
                 weights=self.weights_digest,
-                **mmlu,
+                mmlu_items=questions,
             ),
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
         }
@@ -165,7 +167,9 @@ class LlamaLoraWorkload(TrainWorkload):
         self.engine.begin(train["learning_rate"] * train["gamma"] ** epoch)
         self.module.train()
         batches = self._drawn(epoch) if self.as_published else self.loader
-        return monitored(batches, self.context.device) if self.has_monitor else batches
+        if not self.has_monitor:
+            return batches
+        return monitored(batches, self.context.device)
 
     def _drawn(self, epoch: int) -> Iterator[Any]:
         """The batches of an epoch, with the publisher's progress bar."""
@@ -185,10 +189,12 @@ class LlamaLoraWorkload(TrainWorkload):
 
     def work(self, batch: Any) -> Work:
         samples, length = batch["input_ids"].shape
-        found = flops.llama_lora(self.config["model"], flops.batch_of(samples, length))
+        counted = flops.llama_lora(self.config["model"], flops.batch_of(samples, length))
         tokens = samples * length  # blocks are not padded: all tokens are useful
-        again = model.recomputed_flops(self.shape, found, tokens) if self.config["train"]["recompute"] else 0
-        done = float(found.executed)
+        again = 0
+        if self.config["train"]["recompute"]:
+            again = model.recomputed_flops(self.shape, counted, tokens)
+        done = float(counted.executed)
         return Work(samples, samples, tokens, tokens, done, done, float(again))
 
     def evaluate(self, last: bool) -> Evaluation:
@@ -196,12 +202,12 @@ class LlamaLoraWorkload(TrainWorkload):
         self.losses.all_reduce(self.device, self.context.world)
         extra = []
         if self.losses.sums:
-            note = "mean of the mean losses of %d epochs, as published" % len(self.losses.sums)
+            note = f"mean of the mean losses of {len(self.losses.sums)} epochs, as published"
             extra.append(measure("loss_as_published", self.losses.published(), "nats", note))
         batch_size = self.config["train"]["batch_size"]
         loss = validation_loss(self.module, sets.validation, batch_size, self.device, self.place, progress)
         if loss is not None:
-            note = "%d blocks, each evaluated once, dropout disabled" % len(sets.validation)
+            note = f"{len(sets.validation)} blocks, each evaluated once, dropout disabled"
             extra.append(measure("val_loss", loss, "nats", note))
         if not last or sets.mmlu is None:
             return Evaluation(None, None, len(sets.validation), None, extra)
@@ -211,37 +217,42 @@ class LlamaLoraWorkload(TrainWorkload):
             published = mmlu_accuracy(self.module, sets.mmlu, self.device, self.place, True, progress)
         return Evaluation(accuracy, published, len(sets.mmlu), accuracy, extra)
 
-    def training_facts(self) -> Dict[str, Any]:
+    def training_facts(self) -> dict[str, Any]:
         # A window of steps has no complete epochs for the publisher's loss.
-        whole = self.config["train"]["window_steps"] is None and self.losses.sums
-        found = {
+        epoch_losses, published = [], None
+        if self.config["train"]["window_steps"] is None and self.losses.sums:
+            epoch_losses, published = self.losses.means(), self.losses.published()
+        questions = None
+        if self.sets.mmlu is not None:
+            questions = self.sets.mmlu.digest()
+        facts = {
             "engine": self.engine.name,
             "trainable_parameters": self.shape.adapter_parameters,
             "attention": self.module.base_model.model.config._attn_implementation,
             "weights_type": type_name(self.module.base_model.model.lm_head.weight),
             "adapters_type": type_name(next(iter(self.parameters.values()))),
             "validation_sha256": self.sets.validation.digest(),
-            "mmlu_sha256": None if self.sets.mmlu is None else self.sets.mmlu.digest(),
-            "epoch_mean_losses": self.losses.means() if whole else [],
-            "loss_as_published": self.losses.published() if whole else None,
+            "mmlu_sha256": questions,
+            "epoch_mean_losses": epoch_losses,
+            "loss_as_published": published,
         }
-        found.update(self.engine.facts())
-        return found
+        facts.update(self.engine.facts())
+        return facts
 
-    def state(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         # The learning rate is not saved, since it follows from the epoch. All ranks save after the same step.
         self.losses.all_reduce(self.device, self.context.world)
         tensors, facts = self.engine.state()
         sums = {str(epoch): entry for epoch, entry in self.losses.sums.items()}
         return tensors, dict(facts, epoch_losses=sums)
 
-    def restore(self, tensors: Dict[str, Any], facts: Dict[str, Any]) -> None:
+    def restore(self, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
         try:
             sums = {int(epoch): [float(loss), float(steps)] for epoch, (loss, steps) in facts["epoch_losses"].items()}
             self.engine.restore(tensors, facts)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
-                "the checkpoint's facts do not belong to this case (%s)" % error, "resume from another checkpoint"
+                f"the checkpoint's facts do not belong to this case ({error})", "resume from another checkpoint"
             ) from error
         self.losses.sums = sums
 
@@ -251,11 +262,15 @@ def type_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).replace("torch.", "")
 
 
-def guessing(mmlu: Optional[data.MmluSet]) -> Dict[str, float]:
+def guessing(mmlu: data.MmluSet | None) -> dict[str, float]:
     """`chance`: the accuracy of always choosing the most frequent right letter."""
-    return {} if mmlu is None else {"chance": float(np.bincount(mmlu.answers).max() / len(mmlu))}
+    if mmlu is None:
+        return {}
+    return {"chance": float(np.bincount(mmlu.answers).max() / len(mmlu))}
 
 
 def build(context: Context) -> TrainWorkload:
     """Build the workload of the configured case: Llama2-7B, or another geometry of the family."""
-    return LlamaLoraWorkload(context) if context.config["case"] == model.CASE else RandomWorkload(context)
+    if context.config["case"] == model.CASE:
+        return LlamaLoraWorkload(context)
+    return RandomWorkload(context)

@@ -1,7 +1,9 @@
 """The roofs case: matrix products, copies and all-reduces of random numbers, without a model and without data."""
 
+from __future__ import annotations
+
 import functools
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -43,32 +45,33 @@ class RoofsWorkload(MeasureWorkload):
             dist.all_reduce(most, op=dist.ReduceOp.MIN)
         self.most = int(most)
 
-    def measurements(self) -> List[Measurement]:
+    def measurements(self) -> list[Measurement]:
         """Products, copies, all-reduces."""
         products = self.config["products"]
-        own = [products["m"], products["n"], products["k"]]
-        found = []
+        shape = [products["m"], products["n"], products["k"]]
+        measurements = []
         for name in products["precisions"]:
-            found.append(Measurement("matmul_" + name, [self._product(name, own, False)]))
-            shapes = [self._product(name, shape, True) for shape in products["shapes"]]
-            found.append(Measurement("matmul_%s_best" % name, [self._product(name, own, False), *shapes]))
+            measurements.append(Measurement("matmul_" + name, [self._product(name, shape, False)]))
+            candidates = [self._product(name, candidate, True) for candidate in products["shapes"]]
+            measurements.append(Measurement(f"matmul_{name}_best", [self._product(name, shape, False), *candidates]))
             if name in PUBLISHED_BY_MAMF:
-                found.append(Measurement("%s_%s" % (MAMF, name), [self._mamf(name, own)]))
+                measurements.append(Measurement(f"{MAMF}_{name}", [self._mamf(name, shape)]))
             published = products.get("mamf_shapes", {}).get(name)
             if published is not None:
-                found.append(Measurement("%s_%s" % (MAMF_PUBLISHED, name), [self._mamf(name, published)]))
+                measurements.append(Measurement(f"{MAMF_PUBLISHED}_{name}", [self._mamf(name, published)]))
         size = self.config["copies"]["bytes"]
-        found.append(Measurement("memory_bandwidth", [self._copy("copy", size, pinned=False)]))
-        found += [Measurement(way + "_pinned", [self._copy(way, size, pinned=True)]) for way in ("h2d", "d2h")]
+        measurements.append(Measurement("memory_bandwidth", [self._copy("copy", size, pinned=False)]))
+        for way in ("h2d", "d2h"):
+            measurements.append(Measurement(way + "_pinned", [self._copy(way, size, pinned=True)]))
         sizes = self.config["collectives"]
         for smaller in sizes["smaller"]:
-            found.append(Measurement("%s_%d" % (ALL_REDUCE, smaller), [self._all_reduce(smaller)]))
-        found.append(Measurement(ALL_REDUCE, [self._all_reduce(self._fitting(sizes["largest"]))]))
+            measurements.append(Measurement(f"{ALL_REDUCE}_{smaller}", [self._all_reduce(smaller)]))
+        measurements.append(Measurement(ALL_REDUCE, [self._all_reduce(self._fitting(sizes["largest"]))]))
         # Last, since it is slow and scatters: it takes the time that is left.
-        found.append(Measurement("h2d_pageable", [self._copy("h2d", size, pinned=False)]))
-        return found
+        measurements.append(Measurement("h2d_pageable", [self._copy("h2d", size, pinned=False)]))
+        return measurements
 
-    def results(self) -> Dict[str, str]:
+    def results(self) -> dict[str, str]:
         """Fixed products in each precision, and a sum; on a processor smaller ones, some precisions being slow."""
         products = self.config["products"]
         most = FIXED[self.device.type]
@@ -83,25 +86,27 @@ class RoofsWorkload(MeasureWorkload):
             return False
         return True
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """The sizes that are compared with those of a claim."""
         products = self.config["products"]
         conditions = {
-            "shape": "%d x %d x %d" % (products["m"], products["n"], products["k"]),
+            "shape": f"{products['m']} x {products['n']} x {products['k']}",
             "copy_bytes": self._fitting(self.config["copies"]["bytes"]),
             "largest_collective": self._fitting(self.config["collectives"]["largest"]),
         }
         return {"conditions": conditions}
 
-    def _product(self, name: str, shape: List[int], transposed: bool) -> Operation:
-        probe = self._product(name, [PROBE] * 3, transposed) if min(shape) > PROBE else None
+    def _product(self, name: str, shape: list[int], transposed: bool) -> Operation:
+        probe = None
+        if min(shape) > PROBE:
+            probe = self._product(name, [PROBE] * 3, transposed)
         measured = {"operation": PRODUCT, "precision": name, "shape": list(shape), "transposed": transposed}
         m, n, k = shape
         return Operation(
             measured, lambda: self._proven(name, lambda: product(self.device, name, m, n, k, transposed)), probe
         )
 
-    def _mamf(self, name: str, shape: List[int]) -> Operation:
+    def _mamf(self, name: str, shape: list[int]) -> Operation:
         m, n, k = shape
         size, usual = self._fitting(CLEARED_BYTES[self.device.type]), self._product(name, shape, True)
         return Operation(
@@ -116,12 +121,14 @@ class RoofsWorkload(MeasureWorkload):
             precisions.set_switches(name)
             executed = precisions.prove(self.device, name)["executed"]
             if executed != name:
-                raise RuntimeError("a product in %s ran in %s" % (name, executed))
+                raise RuntimeError(f"a product in {name} ran in {executed}")
         return make()
 
     def _copy(self, way: str, size: int, pinned: bool) -> Operation:
         size = self._fitting(size)
-        measured = {"operation": way, "bytes": size, **({} if way == "copy" else {"pinned": pinned})}
+        measured = {"operation": way, "bytes": size}
+        if way != "copy":
+            measured["pinned"] = pinned
         return Operation(measured, functools.partial(self._copying, way, size, pinned))
 
     def _fitting(self, size: int) -> int:
@@ -131,13 +138,14 @@ class RoofsWorkload(MeasureWorkload):
     def _copying(self, way: str, size: int, pinned: bool) -> Callable[[], Any]:
         if way != "copy" and self.device.type == "cpu":
             raise RuntimeError("a processor has no memory apart from the host's")
-        own = torch.randn(size // 4, device=self.device)
+        numbers = torch.randn(size // 4, device=self.device)
         if way == "copy":
-            other = torch.empty_like(own)
-            return lambda: other.copy_(own)
-        host = torch.empty(size // 4, pin_memory=pinned).copy_(own)
-        source, target = (host, own) if way == "h2d" else (own, host)
-        return lambda: target.copy_(source, non_blocking=pinned)
+            copy = torch.empty_like(numbers)
+            return lambda: copy.copy_(numbers)
+        host = torch.empty(size // 4, pin_memory=pinned).copy_(numbers)
+        if way == "h2d":
+            return lambda: numbers.copy_(host, non_blocking=pinned)
+        return lambda: host.copy_(numbers, non_blocking=pinned)
 
     def _all_reduce(self, size: int) -> Operation:
         return Operation({"operation": ALL_REDUCE, "bytes": size}, functools.partial(self._reducing, size))
@@ -146,7 +154,7 @@ class RoofsWorkload(MeasureWorkload):
         if self.context.world == 1:
             raise RuntimeError("needs at least two ranks")
         if size > self.most:
-            raise RuntimeError("%d bytes are more than 1/%d of the memory of a rank" % (size, MEMORY_SHARE))
+            raise RuntimeError(f"{size} bytes are more than 1/{MEMORY_SHARE} of the memory of a rank")
         values = torch.randn(size // 4, device=self.device)
         # The sum, although that of sums soon is infinite: NVLink SHARP has no other for fp32 (NCCL, device.h).
         return lambda: dist.all_reduce(values)
