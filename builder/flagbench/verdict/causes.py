@@ -125,14 +125,14 @@ class ExplainedRun:
 
     @property
     def cpu(self) -> CpuTelemetry:
-        """What was seen of node 0's processors."""
+        """The telemetry of node 0's processors."""
         if self.record.telemetry is None:
             return CpuTelemetry()
         return self.record.telemetry.cpu
 
     @property
     def devices(self) -> Sequence[DeviceTelemetry]:
-        """What was seen of node 0's devices."""
+        """The telemetry of node 0's devices."""
         if self.record.telemetry is None:
             return ()
         return self.record.telemetry.devices
@@ -182,7 +182,7 @@ class ExplainedRun:
 
     @property
     def where(self) -> str:
-        """Which node telemetry is of, where there are several."""
+        """The node that telemetry describes, where there are several: ` of node 0`."""
         if self.record.system.nodes > 1:
             return " of node 0"
         return ""

@@ -1,4 +1,4 @@
-"""Whether two sets of conditions agree, field by field."""
+"""Whether two sets of conditions agree, one condition at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEED = "seed"
 
 
 class Agreement(str, Enum):
-    """What is known of one condition on both sides."""
+    """How one condition compares between the two sides."""
 
     EQUAL = "equal"
     DIFFERS = "differs"
@@ -37,7 +37,7 @@ class Agreement(str, Enum):
 
 
 class ConditionResult(Struct, frozen=True):
-    """One condition here and on the other side; None is unknown."""
+    """One condition of the runs (`here`) and of the other side; None is unknown."""
 
     name: str
     here: Scalar | None
@@ -68,7 +68,7 @@ def agreement(measured: Scalar | None, expected: Scalar | None) -> Agreement:
 
 
 def known_conditions(record: Record) -> dict[str, Scalar | None]:
-    """The conditions of a run; it may not know one, but none is merely not published."""
+    """The conditions of a run: one that it does not know is None, as `not published` is for claims only."""
     conditions: dict[str, Scalar | None] = dict(record.conditions)
     for name, condition in record.conditions.items():
         if condition == NOT_PUBLISHED:

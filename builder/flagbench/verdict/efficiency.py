@@ -97,11 +97,14 @@ def efficiency(record: Record, price: float | None) -> Efficiency | None:
     watts = _mean_watts(record)
     if watts is None:
         return without_joules
+    joules_of: Literal["training", "inference"] = "training"
+    if kind_of(record.config or {}) == INFER:
+        joules_of = "inference"
     return replace(
         without_joules,
         joules_per_million=1e6 * watts * nodes / per_second,
         joules_source="power",
-        joules_of="inference" if kind_of(record.config or {}) == INFER else "training",
+        joules_of=joules_of,
     )
 
 

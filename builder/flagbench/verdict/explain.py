@@ -1,4 +1,4 @@
-"""Why a run is slow: the gap between it and what it is compared with, the causes, and what they leave unexplained.
+"""Why a run is slow: the gap to what it is compared with, its causes, and the part that they leave unexplained.
 
 A run that is as fast as expected, or faster, has no gap: the same causes are then shares of its own time.
 """
@@ -47,10 +47,10 @@ class Cause(Struct, frozen=True, kw_only=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why a run is slow, or where its time went if it is not, or was compared with nothing comparable."""
+    """Why a run is slow; or where its time went, if it is not slow or has nothing comparable to be compared with."""
 
     metric: str | None = None
-    """The rate that is explained: of those that are below what is expected, the one that counts most of the time."""
+    """The rate that is explained: of those below the expected value, the one that counts most of the time."""
     ratio: float | None = None
     gap: float | None = None
     """The share of the run's time that it would have to save: 1 - ratio, 0 if it is as fast as expected."""
@@ -61,7 +61,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Why there is nothing to explain, or no gap."""
     machine: MachineJudgement | None = None
-    """What the roofs of the runs say of their machine; None without roofs."""
+    """Whether the machine is slow, by the roofs of the runs; None without roofs."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -106,26 +106,28 @@ def _explain(
         if case.kind == MEASURE:
             return Explanation(reason="roofs have no steps; `flagbench report RECORD` shows them against the peaks")
         return Explanation(reason="a record has no evidence of steps")
-    ratio = None
+    metric, ratio = None, None
+    if target is not None:
+        metric = target.held_by
     if target is not None and target.ratio is not None:
         ratio = target.ratio.value
-    baseline_runs: list[ExplainedRun] = []
-    if (
-        ratio is not None
-    ):  # without a ratio it is work of another kind, whose times per step say nothing of this run's
-        baseline_runs = _open_some(baseline, case, counts)
+    if ratio is None:  # the baseline's work is of another kind, and its times per step say nothing of this run's
+        baseline = ()
+    baseline_runs = _open_some(baseline, case, counts)
+    if not baseline_runs:
+        baseline = ()
     both_steady = steady(runs) and (not baseline_runs or steady(baseline_runs))
     comparison = OtherSide(baseline_runs, result.conditions, both_steady, reachable(records[0], case, claims))
     attribution = _attribute(runs, comparison, _costs_of_row(result, counts), ratio)
     causes = sorted(attribution.causes, key=lambda cause: -(cause.time or 0.0))
     return Explanation(
-        metric=None if target is None else target.held_by,
+        metric=metric,
         ratio=ratio,
         gap=_gap(ratio),
         causes=tuple(causes),
         unexplained=attribution.unexplained,
         reason=_reason(result, target, _gap(ratio)),
-        machine=judge_machine(records, case, baseline if baseline_runs else (), claims),
+        machine=judge_machine(records, case, baseline, claims),
     )
 
 
@@ -220,8 +222,10 @@ def _of_gap(share: float, gap: float | None) -> float | None:
     return share / gap
 
 
-def _cause(kind: Kind, time: float | None, gap: float | None, seen: str, *, at_most: bool = False) -> Cause:
-    return Cause(name=kind.name, title=kind.title, time=time, gap=gap, at_most=at_most, seen=seen, action=kind.action)
+def _cause(kind: Kind, time: float | None, gap: float | None, clause: str, *, at_most: bool = False) -> Cause:
+    return Cause(
+        name=kind.name, title=kind.title, time=time, gap=gap, at_most=at_most, seen=clause, action=kind.action
+    )
 
 
 def _find(kind: Kind, runs: Sequence[ExplainedRun], comparison: OtherSide) -> list[tuple[ExplainedRun, Cost]]:

@@ -1,4 +1,4 @@
-"""Intervals of measured metrics, from one run or several, and of their ratios to what is expected."""
+"""Intervals of measured metrics, from one run or several, and of their ratios to expected values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_CREDIT = 1.01
 
 
 class Terms(Struct, frozen=True):
-    """What a verdict is made with."""
+    """The tolerance, the priors and the level of a verdict."""
 
     within: float = WITHIN
     """Against a baseline: ratios that differ from 1 by no more are the same."""
@@ -33,7 +33,7 @@ class Terms(Struct, frozen=True):
     """At which a verdict on a claim has to hold: above 95 % where it is looked at more than once."""
 
     def prior(self, name: str) -> Prior:
-        """What is assumed of the spread between runs of a metric."""
+        """The assumed spread between runs of a metric."""
         return self.priors.get(name, DEFAULT)
 
 
@@ -96,7 +96,7 @@ def compare_metric(
     expected: Expected,
     terms: Terms,
 ) -> Compared:
-    """An expected metric beside what the runs measured: its interval, its ratio, and whether it is comparable.
+    """Compare an expected metric with the measured one: its interval, its ratio, and whether it is comparable.
 
     A published value depends on some of the conditions; a baseline's metrics depend on all of them.
     """

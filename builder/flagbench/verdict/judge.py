@@ -1,4 +1,4 @@
-"""The verdict: what was found against the records, whether they are comparable, and whether they are fast enough."""
+"""The verdict: whether the records are valid, comparable, and fast enough."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _SLOWER = (Verdict.SLOWER, Verdict.SAME)
 
 
 class _Judgement(NamedTuple):
-    """The verdict of the whole and its reason, before what is known of the evidence is taken into account."""
+    """The verdict of the whole with its reason, and what it rests on."""
 
     verdict: Verdict
     reason: str
     metrics: tuple[MetricResult, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """The findings that the verdict rests on."""
+    """The findings that led to the verdict."""
     ended: EarlyEnd | None = None
 
 
@@ -352,7 +352,7 @@ def _further(more: int | None, where: str = "", unit: str = "run") -> str:
 
 
 def _with_runs(estimate: Estimate, unit: str = "") -> str:
-    """A measured value says how many runs it is of: one run knows least of how runs differ."""
+    """An estimate with its number of runs: a single run says least about how runs differ."""
     if estimate.runs == 0:
         return estimate.text()
     if estimate.runs == 1:

@@ -35,7 +35,7 @@ LossCurve = Mapping[int, float | None]
 
 
 class Alignment(str, Enum):
-    """What the rule says of two curves."""
+    """The outcome of the rule on two curves."""
 
     ALIGNED = "ALIGNED"
     DIVERGED = "DIVERGED"

@@ -191,7 +191,9 @@ def _differing_fields(
     if section is None or derived is None:
         return
     fields = section if isinstance(section, Mapping) else msgspec.structs.asdict(section)
-    for name in derived if names is None else names:
+    if names is None:
+        names = derived
+    for name in names:
         recorded, expected = fields.get(name), derived.get(name)
         if recorded is None or expected is None or _agree(recorded, expected, scale):
             continue
@@ -266,7 +268,7 @@ class _Plan(NamedTuple):
 
 
 def _extent_problems(record: Record, section: Section) -> list[str]:
-    """Where the evidence is of other ranks or steps than the record says it ran."""
+    """Where the ranks and steps of the evidence are not those of the record."""
     rank_problem = _rank_problem(record, section)
     if rank_problem is not None:
         return [rank_problem]
@@ -353,16 +355,24 @@ def facts(record: Record, case: Case, section: Section) -> Facts:
         raise EvidenceError(f"its layout of {ranks_of_replica} ranks per replica does not fit {section.world} ranks")
     resumed = quality is not None and bool(quality.resumed)
     losses = _last_losses(record, section)
+    evaluations: list[dict[str, Any]] = []
+    if quality is not None:
+        evaluations = _evaluations(quality.evaluations)
+    peak, published = None, None
+    if flops is not None and flops.peak is not None:
+        peak = float(flops.peak.flops)
+    if _has_published_flops(record, case):
+        published = case.raw["flops"].get("published")
     return Facts(
         kind=kind,
         unit=case.unit,
         replicas=section.world // ranks_of_replica,
         complete=config[kind]["window_steps"] is None and not resumed,
         precision=str(config.get("precision")),
-        published=case.raw["flops"].get("published") if _has_published_flops(record, case) else None,
-        peak=float(flops.peak.flops) if flops is not None and flops.peak is not None else None,
+        published=published,
+        peak=peak,
         device_kind="",
-        evaluations=_evaluations(quality.evaluations if quality is not None else ()),
+        evaluations=evaluations,
         losses=losses,
         stages=stages,
         counted=case.formula is not None,

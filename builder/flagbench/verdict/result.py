@@ -1,4 +1,4 @@
-"""What a verification says: the verdict of the whole, of each metric, and what it rests on."""
+"""The result of a verification: the verdict of the whole and of each metric, and what they rest on."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def four_digits(value: float) -> str:
 
 
 def number_text(value: float, digits: int = 4) -> str:
-    """A number with at most so many significant digits, as people write it: `10,920`, `56,150`, `0.0024`."""
+    """A number with at most `digits` significant digits, as people write it: `10,920`, `56,150`, `0.0024`."""
     rounded = float(f"{value:.{digits}g}")
     return f"{rounded:,.15g}"
 
@@ -207,7 +207,7 @@ class Verification(Struct, frozen=True, kw_only=True):
 
 
 class Finding(Struct, frozen=True):
-    """What a rule found: its message has both values. `record`: the id of the one that it is of."""
+    """What a rule found: its message has both values. `record`: the id of the record that it concerns."""
 
     rule: str
     message: str

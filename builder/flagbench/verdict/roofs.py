@@ -38,7 +38,7 @@ class ExpectedRoof(NamedTuple):
 
 
 class Roof(Struct, frozen=True, kw_only=True):
-    """A roof of the runs beside what is expected of their device, in the unit of the metric."""
+    """A measured roof of the runs and the expected one of their device, in the unit of the metric."""
 
     metric: str
     here: float
@@ -48,11 +48,11 @@ class Roof(Struct, frozen=True, kw_only=True):
     source: str | None = None
     """`the baseline`, a claim, a row of the catalogue, or a share of the datasheet."""
     slowest_device: SlowestDevice | None = None
-    """Where `here` is of several devices."""
+    """Where `here` was measured on several devices."""
 
 
 class MachineJudgement(Struct, frozen=True, kw_only=True):
-    """What the roofs of the runs say of their machine."""
+    """Whether the machine is slow, by the roofs of its runs."""
 
     sound: bool | None
     """None where nothing tells what to expect."""
@@ -64,7 +64,7 @@ class MachineJudgement(Struct, frozen=True, kw_only=True):
 def judge_machine(
     records: Sequence[Record], case: Case, baseline: Sequence[Record], claims: Sequence[Claim]
 ) -> MachineJudgement | None:
-    """What the roofs of runs of one machine say, each the median of the runs; None if the first run has none."""
+    """Judge one machine by the roofs of its runs, each the median of the runs; None if the first run has none."""
     if case.kind == MEASURE or not records[0].measurements:
         return None
     roofs = _compare_roofs(records, case, baseline, claims)
@@ -85,7 +85,7 @@ def judge_machine(
 def _compare_roofs(
     records: Sequence[Record], case: Case, baseline: Sequence[Record], claims: Sequence[Claim]
 ) -> list[Roof]:
-    """The roofs that the runs measured: matrix product, bandwidth and collective, each beside what is expected."""
+    """The roofs that the runs measured: matrix product, bandwidth and collective, each with the expected rate."""
     product, best, bandwidth, reduce = short_roofs(str(records[0].conditions.get("precision")))
     if any(record.measurements for record in baseline):
         expected = _expected_of_baseline(baseline, (best, bandwidth, f"{reduce}_busbw"))
@@ -109,7 +109,7 @@ def _compare_roofs(
 
 
 def _roof(records: Sequence[Record], name: str, unit: str, expected: ExpectedRoof | None) -> Roof:
-    """The median of a metric that some of the runs have, beside what is expected of it."""
+    """The median of a metric over the runs that have it, with the expected rate."""
     metrics = _metrics(records, name)
     rate = median([metric.value for metric in metrics])
     roof = Roof(metric=name, here=rate, unit=unit, slowest_device=slowest_device(metrics))

@@ -1,4 +1,4 @@
-"""Whether records are one sample, each run once and all of one machine, and of how many sessions they are."""
+"""Whether records are one sample, each run once and all of one machine, and the sessions of their runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flagbench.records.digest import device_uuids, machine_digest
 from flagbench.records.model import Record
 
 SESSION_GAP = timedelta(hours=2)
-"""A run that began at most so long after another of the same machine is of its session."""
+"""The longest time between the starts of two runs of one machine that belong to the same session."""
 _CLOCK = timedelta(seconds=2)
 """Times in a record are whole seconds."""
 _YEAR = 3.2e7
@@ -54,7 +54,7 @@ def same_run(a: Record, b: Record) -> str | None:
 
 
 def same_time(a: Record, b: Record) -> str | None:
-    """A device that two runs used at the same time by the dates of their records, None if there is none."""
+    """A device that two runs used at the same time, by the dates of their records; None if there is none."""
     # A record is assembled when its run has ended.
     end = min(began(a.created_at, 0.0), began(b.created_at, 0.0))
     if end - max(start_of(a), start_of(b)) <= _CLOCK:
@@ -104,7 +104,7 @@ def sessions_of_sides(records: Sequence[Record], others: Sequence[Record]) -> li
 
 
 def began(created_at: str, seconds: float) -> datetime:
-    """When a run began that ended at `created_at` and took so many seconds, of which at most a year counts."""
+    """The start of a run that ended at `created_at` and took `seconds`, of which at most a year counts."""
     # A record may say anything.
     end = datetime.strptime(created_at, "%Y-%m-%dT%H:%M:%SZ")
     return end - timedelta(seconds=max(-_YEAR, min(seconds, _YEAR)))

@@ -1,4 +1,4 @@
-"""What a series adds to a verdict: what its records come from, and a level that holds at every look.
+"""What a series adds to a verdict: where its records come from, and a level that holds at every look.
 
 Checking the verdict several times and stopping at the first definite one is wrong more often than checking once. So
 alpha is spread over the looks (`stats.looks`), which are fixed in advance, and at each the interval is as wide as its
@@ -29,7 +29,7 @@ CLOCK_SKEW = timedelta(hours=1)
 
 
 def look_level(series: Sequence[SeriesSummary], runs: int) -> float:
-    """The level at which the verdict on so many runs has to hold: 95 %, or that of the look at them.
+    """The level at which the verdict on `runs` runs has to hold: 95 %, or that of the look at them.
 
     Between two looks, as when the time was up, it is the next one that is used. Runs of several series were never
     looked at together, so the strictest of all their looks counts.
@@ -43,7 +43,7 @@ def look_level(series: Sequence[SeriesSummary], runs: int) -> float:
 
 
 def _level_of_look(looks: Sequence[int], runs: int) -> float:
-    """The level at the first look that is not before so many runs; at the last look if all are."""
+    """The level of the first look at `runs` runs or more; of the last look if there is none."""
     levels = look_levels(looks)
     for look in looks:
         if look >= runs:

@@ -1,4 +1,4 @@
-"""A step that stalled: it took many times as long as the others, and the evidence says in what its time went."""
+"""A step that stalled: it took many times as long as the others, and the evidence says where its time went."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DOING = {
     "device": "computing",
     "after": "between steps",
 }
-"""By the column of the evidence: in what the time went."""
+"""Where the time went, by the column of the evidence."""
 
 
 class Stall(NamedTuple):
@@ -81,6 +81,8 @@ def find_stall(stretch: Stretch, parts: Sequence[str], rank: int) -> Stall | Non
         return None
     longest = max(stalled, key=beyond.__getitem__)
     column, source = _source(stretch, longest, beyond[longest] / 2)
+    if stretch.world == 1:
+        source = None
     before = stretch.first + sum(sizes[:longest])
     lost = sum(beyond[place] for place in stalled)
     return Stall(
@@ -89,7 +91,7 @@ def find_stall(stretch: Stretch, parts: Sequence[str], rank: int) -> Stall | Non
         seconds=times[longest] / MICRO,
         usual=step * sizes[longest] / MICRO,
         column=column,
-        rank=source if stretch.world > 1 else None,
+        rank=source,
         others=len(stalled) - 1,
         lost=lost / MICRO,
         share=lost / total,
@@ -108,7 +110,7 @@ def counted_by(metric: str, stretch: Stretch) -> tuple[Sequence[str], int]:
 
 
 def _source(stretch: Stretch, place: int, least: float) -> tuple[str, int | None]:
-    """The column of a stalled block in which a rank had at least so many microseconds, and the rank.
+    """The column of a stalled block in which a rank had at least `least` microseconds, and the rank.
 
     All ranks of a job take the time of a stall: the others wait on their devices for the one that stalled.
     """
@@ -137,7 +139,7 @@ def _source(stretch: Stretch, place: int, least: float) -> tuple[str, int | None
 
 
 def _late(stretch: Stretch, place: int, least: float) -> int | None:
-    """The only rank that came so many microseconds late to its first collective; None if that is not known."""
+    """The only rank that came at least `least` microseconds late to its first collective; None if it is not known."""
     collectives = stretch.spans[0].collectives
     if collectives is None:
         return None

@@ -105,7 +105,7 @@ class Subject:
 
     @property
     def on_accelerator(self) -> bool:
-        """Whether its stack is of accelerators; False where this flagbench does not know the stack."""
+        """Whether its stack runs on accelerators; False where this flagbench does not know the stack."""
         return self.stack is not None and self.stack.device_kind != "cpu"
 
     @cached_property
@@ -124,7 +124,7 @@ class Subject:
 
     @property
     def monitored(self) -> tuple[DeviceTelemetry, ...]:
-        """What a monitor saw of the devices."""
+        """The telemetry of the devices."""
         if self.record.telemetry is None:
             return ()
         return self.record.telemetry.devices
@@ -190,7 +190,7 @@ class Subject:
 
     @property
     def precision(self) -> str:
-        """What its matrix products ran in, or should have."""
+        """The precision that its matrix products ran in, or should have."""
         return str(self.record.conditions.get("precision") or self.config.get("precision"))
 
     @cached_property

@@ -1,6 +1,6 @@
 """Every rule by which a record is INVALID, or a verdict on it in doubt or qualified: one table.
 
-A rule is here for what a broken tool, a wrong set-up or a sick machine does to an honest user, and says it. A record
+A rule exists for what a broken tool, a wrong set-up or a sick machine does to an honest user, and says it. A record
 that was forged consistently passes them all (docs/threat-model.md). The table in the docs is generated from RULES,
 and tests name a rule by its id.
 """
@@ -55,7 +55,7 @@ def _doubts(verification: Verification) -> dict[str, tuple[tuple[Finding, ...], 
 
 
 def invalid(subject: Subject) -> tuple[Finding, ...]:
-    """Why a record is INVALID: nothing where it is sound."""
+    """Why a record is INVALID; empty where it is sound."""
     findings = _apply_rules(Needs.RECORD, subject)
     if subject.record.status.state == "ok":  # an interrupted run's record has parts of each
         findings += _apply_rules(Needs.RUN, subject)

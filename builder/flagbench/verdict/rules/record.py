@@ -1,4 +1,4 @@
-"""Rules on one record: where one finds something, the record is INVALID."""
+"""Rules on one record: if one of them finds a problem, the record is INVALID."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def _ranks(subject: Subject) -> Iterator[str]:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    return brief(", ".join(map(str, numbers[:1000]))) or "none"
+    return brief(", ".join(str(number) for number in numbers[:1000])) or "none"
 
 
 # Precision
@@ -341,7 +341,7 @@ def _precision_error(subject: Subject) -> Iterator[str]:
     error, executed = number(proof, "relative_error"), proof.get("executed")
     if "relative_error" not in proof or executed not in PRECISION_ERRORS:  # null is no number
         return
-    if not runs_in(str(executed), float("nan") if error is None else error):
+    if error is None or not runs_in(str(executed), error):
         yield f"software.precision.executed is {executed}, but its relative_error is {text(error)}"
 
 
@@ -626,11 +626,12 @@ def _work_of_step(subject: Subject, section: Section) -> Iterator[str]:
 
 def _too_few_sequences(subject: Subject) -> Iterator[str]:
     """That samples have fewer sequences than the conditions state."""
-    stated, mean, work = subject.sequences_stated, subject.sequences_of_sample, subject.record.work
-    if stated is None or mean is None or work is None or work.samples_executed < 100:
+    limits, mean, work = subject.sequences_stated, subject.sequences_of_sample, subject.record.work
+    if limits is None or mean is None or work is None or work.samples_executed < 100:
         return
-    if mean < stated[0] / 2:
-        yield f"its samples have {mean:.3g} sequences, but by its conditions their mean is {stated[0]:.3g}"
+    expected, _ = limits
+    if mean < expected / 2:
+        yield f"its samples have {mean:.3g} sequences, but by its conditions their mean is {expected:.3g}"
 
 
 def _most_sequences(subject: Subject) -> float:

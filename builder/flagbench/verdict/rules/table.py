@@ -1,4 +1,4 @@
-"""What a rule is, and how one enters the table."""
+"""The type of a rule, and the decorator that adds one to the table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Find = Callable[..., Iterable[str]]
 def rule(
     name: str, needs: Needs, why: str, tolerance: str = "", consequence: Consequence = Consequence.INVALID
 ) -> Callable[[Find], Find]:
-    """Enter a function into the table."""
+    """Add a function to the table as the `find` of a rule."""
 
     def enter(find: Find) -> Find:
         RULES[name] = Rule(name, needs, consequence, why, find, tolerance)

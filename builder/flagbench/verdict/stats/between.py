@@ -31,7 +31,7 @@ LEVEL = 0.95
 RUNS_FOR_STUDENT = 5
 """From this many runs on, their own spread is enough."""
 MOST_RUNS = 100
-"""The most runs that are ever said to be needed."""
+"""The most runs that are advised."""
 LEAST_SPREAD = 0.0025
 """A history's spread between runs is at least this: a few that agree by chance would raise alarms."""
 LEAST_SESSION_SPREAD = 0.0075
@@ -75,7 +75,7 @@ SESSION_SPREAD = SessionSpread(0.01)
 
 
 class Prior(NamedTuple):
-    """What is known beforehand of the spread between runs."""
+    """The spread between runs that is known beforehand."""
 
     spread: float
     """The standard deviation of runs, relative to their mean."""
@@ -126,7 +126,10 @@ def history_prior(sessions: Iterable[Sequence[float]], sessions_of_machine: Sequ
 
 
 def _between_sessions(sessions: Sequence[Sequence[float]]) -> SessionSpread:
-    means = [math.fsum(map(math.log, session)) / len(session) for session in sessions if session]
+    means = []
+    for session in sessions:
+        if session:
+            means.append(math.fsum(math.log(value) for value in session) / len(session))
     count = len(means)
     if count < SESSIONS_FOR_SPREAD:
         return SESSION_SPREAD

@@ -97,7 +97,7 @@ class _Sample(NamedTuple):
         return self.squares / (self.size - 1)
 
     def extended(self, more: int, variance: float) -> _Sample:
-        """With so many more values, the same mean and that variance."""
+        """With `more` values added, the same mean and this variance."""
         size = self.size + more
         return _Sample(size, self.mean, (size - 1) * variance)
 
@@ -142,7 +142,7 @@ class _Sides(NamedTuple):
         return math.sqrt(max(0.0, 1 / k + 1 / m - 2 * self.shared / (k * m)))
 
     def extended(self, measured: int, baseline: int, variance: float) -> _Sides:
-        """With so many more values on each side, the same means and that variance.
+        """With so many values added to each side, the same means and this variance.
 
         Sides that share all their sessions share the further ones, too.
         """
@@ -244,7 +244,7 @@ def _runs_and_session_means(sessions: Sequence[SessionRuns]) -> tuple[_Sides, _S
 
 
 def _have_same_sessions(sessions: Sequence[SessionRuns], measured: int, baseline: int) -> bool:
-    """Whether each session has the same share of the runs of both sides, of which there are so many."""
+    """Whether each session has the same share of both sides; `measured` and `baseline`: their numbers of runs."""
     return all(len(session.measured) * baseline == len(session.baseline) * measured for session in sessions)
 
 
