@@ -46,7 +46,7 @@ class CheckFacts(NamedTuple):
 
 
 def facts_of(config: dict[str, Any], replicas: int, steps: int, resumed: bool, has_accuracy: bool) -> CheckFacts:
-    """The facts of a run by its resolved configuration. Raises LookupError or TypeError where that lacks some."""
+    """The facts of a run by its resolved configuration. Raises LookupError or TypeError if keys are missing."""
     length = config[kind_of(config)]
     return CheckFacts(
         precision=config["precision"],
@@ -60,7 +60,7 @@ def facts_of(config: dict[str, Any], replicas: int, steps: int, resumed: bool, h
 
 
 def applies(name: str, facts: CheckFacts) -> bool:
-    """Whether a run that ended well has a check; one that is not named here always applies."""
+    """Whether a run that ended well has a check; a check without a rule below always applies."""
     if name == "ranks_in_step":
         return facts.replicas > 1
     if name == "updated":
@@ -110,7 +110,7 @@ def learned(losses: Sequence[float]) -> Answer | None:
 
 
 def above_chance(accuracy: float, counted: int, chance: float) -> Answer:
-    """The accuracy of so many examples exceeds that of guessing, from 0 to 1, by more than three standard errors."""
+    """The accuracy over `counted` examples exceeds chance, both from 0 to 1, by more than three standard errors."""
     bar = chance + 3 * math.sqrt(max(0.0, chance * (1 - chance)) / counted)
     ok = 0 <= chance <= 1 and accuracy > bar
     return ok, {"accuracy": accuracy, "counted": counted, "chance": chance, "bar": bar}

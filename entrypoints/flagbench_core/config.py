@@ -188,7 +188,7 @@ def read_setting(case: Mapping[str, Any], text: str) -> tuple[str, Any]:
 
 
 def _typed(raw: str, kind: str) -> Any:
-    """The value that a text has as a type; the text itself where it has none."""
+    """A text converted to a type; the text itself if it cannot be converted."""
     if kind == "boolean":
         return {"true": True, "false": False}.get(raw.lower(), raw)
     try:
@@ -287,7 +287,7 @@ def _check_engine(case: Mapping[str, Any], stack: Mapping[str, Any], config: Map
 
 
 def _choose_layout(config: dict[str, Any]) -> None:
-    """`layout.tp` 0: the ranks of a node share every layer, as far as the stages allow."""
+    """`layout.tp` 0: all ranks of a node share every layer, divided by the stages if there are too few ranks."""
     section = config.get("layout", {})
     if section.get("tp") == 0:
         ranks = config["nodes"] * config["gpus"]

@@ -31,7 +31,7 @@ def find_folders(
     Args:
         data: what `--data` names: a folder, or `synthetic`.
         weights: the folder that `--weights` names; without it, that beside the data.
-        default: the folder of data without `--data`, if it is there and not empty: /data. The tiny preset has a data
+        default: the folder of data without `--data`, /data, if it exists and is not empty. The tiny preset has a data
             set of its own, and a measurement none.
     """
     source: str | None = None

@@ -36,7 +36,7 @@ def padded_vocabulary(size: int, multiple: int, tp: int) -> int:
 
 
 def padded(model: Sizes, tp: int) -> Sizes:
-    """The sizes with the rows that pad the vocabulary of `tp` tensor-parallel ranks, where the model has them."""
+    """The sizes with the rows that pad the vocabulary of `tp` tensor-parallel ranks, if the model pads it."""
     multiple = model.get("vocab_multiple")
     if multiple is None:
         return model

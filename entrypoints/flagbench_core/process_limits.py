@@ -8,7 +8,7 @@ import re
 import resource
 
 RANKS_PER_PROCESSOR = 4
-"""At most so many ranks share a processor: two processors take the layouts of a node of eight devices."""
+"""The most ranks that share a processor: two processors are enough for the layouts of a node of eight devices."""
 REMEDY = "raise that limit, or use fewer --gpus or workers"
 _TEXT = re.compile(
     r"^resource temporarily unavailable|can't start new thread|pthread_create|thread creation failed", re.IGNORECASE
@@ -16,7 +16,7 @@ _TEXT = re.compile(
 
 
 def usable_processors() -> int:
-    """The logical processors that this process may use: fewer where it was pinned, by taskset or a cpuset."""
+    """The logical processors that this process may use: fewer if it was pinned, by taskset or a cpuset."""
     return len(os.sched_getaffinity(0))
 
 

@@ -1,4 +1,4 @@
-"""Where a store is, and where it keeps records, bundles and series: names below its folder or its prefix."""
+"""The address of a store, and the keys of its records, bundles and series below its folder or its prefix."""
 
 from __future__ import annotations
 

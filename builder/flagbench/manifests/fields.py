@@ -1,4 +1,4 @@
-"""What the types of manifests have in common: the types of their fields, and what is compiled for images."""
+"""What the types of manifests share: the types of their fields, and how they are compiled for images."""
 
 from __future__ import annotations
 

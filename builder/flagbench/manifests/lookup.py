@@ -79,7 +79,7 @@ def devices_named(name: str, devices: Iterable[DeviceModel]) -> tuple[DeviceMode
 
 
 def device_reported_as(name: str, catalog: Catalog) -> DeviceModel | None:
-    """The device whose driver reports that name; None where no manifest has it."""
+    """The device whose driver reports that name; None if no manifest has it."""
     for device in catalog.devices.values():
         if device.has_name(name):
             return device

@@ -1,6 +1,6 @@
-"""Cases as typed data, from which their JSON Schema follows; `rows`, `stack` and `device` have the others.
+"""Cases as typed data, from which their JSON Schema is generated; `rows`, `stack` and `device` have the others.
 
-A limit of a value stands with its field's type; what connects fields, or files, is in `checks`.
+The limits of a value are in the type of its field; rules between fields or files are in `checks`.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class PublishedFormula:
     def peak_of(self, precision: str, device_peak: Number | None) -> Number | None:
         """The peak that the publisher divides by for a run that executed this precision, FLOP/s.
 
-        `device_peak`: the device's own, which is divided by where the publisher names none.
+        `device_peak`: the device's own, the default.
         """
         if precision in self.peaks:
             return self.peaks[precision]
@@ -349,7 +349,7 @@ class Case(CaseManifest, Manifest):
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """Everything in manifests/, loaded and checked. Hashed by identity, so that what is made of it can be cached."""
+    """Everything in manifests/, loaded and checked. Hashed by identity, as the key of a cache."""
 
     root: Path
     cases: Mapping[str, Case]

@@ -117,7 +117,7 @@ class PublishedValue:
 
     @property
     def digits(self) -> str:
-        """The value in its unit, with every digit where it was printed in that unit."""
+        """The value in its unit, with every printed digit if it was printed in that unit."""
         if self.printed is None or self.printed.endswith("%"):
             return str(self.value)
         return self.printed
@@ -287,7 +287,7 @@ class Claim(PublishedRow, ClaimFields):
     @property
     def precision_label(self) -> str | None:
         """The precision as the publisher calls it."""
-        if self.task == "matmul":  # where the condition is that of the run's short product
+        if self.task == "matmul":  # the condition `precision` is that of the run's short product
             return self.precision.label
         return super().precision_label
 

@@ -1,4 +1,4 @@
-"""Configurations on the host: errors of core as its own, what one lacks, and what the reference preset says."""
+"""Configurations on the host: core's errors, missing keys, and the conditions of the reference preset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flagbench_core.config import ConfigError, schedule
 
 @contextmanager
 def config_errors() -> Iterator[None]:
-    """Raise what core finds wrong with a configuration as FlagbenchError (usage)."""
+    """Raise core's ConfigError as FlagbenchError (usage)."""
     try:
         yield
     except ConfigError as error:
@@ -37,7 +37,7 @@ def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str,
 
 
 def reference_conditions(case: Case) -> dict[str, Any]:
-    """The sequence length and the batch of the reference preset, by the names of conditions; None for what it lacks.
+    """The sequence length and the batch of the reference preset, by the names of conditions; None if it has none.
 
     A case that splits a batch calls its condition `batch_size` what the preset calls `micro_batch_size`.
     """

@@ -1,1 +1,1 @@
-"""Records: what a run printed, read, checked and stored, with the series and bundles that it is of."""
+"""Records: what a run printed, read, checked and stored, and the series and bundles that belong to it."""

@@ -32,7 +32,7 @@ class Unread(StoreError):
 
 
 class ListingDenied(StoreError):
-    """A store that takes objects and shows none, as with a key that may only write."""
+    """A store that accepts objects but denies listing them, as with a key that may only write."""
 
 
 def damaged(location: str, what: str) -> StoreError:
@@ -60,13 +60,13 @@ class Blob:
 
 @dataclass(frozen=True)
 class Health:
-    """Whether a record could be put into a store now; `remedy` says what to do where it could not."""
+    """Whether a record could be put into a store now; `remedy` says what to do if not."""
 
     ok: bool
     detail: str
     remedy: str | None = None
     code: ExitCode = ExitCode.USAGE
-    """Of a command that needs a store that can be used."""
+    """The exit code of a command that needs a usable store."""
 
 
 class Blobs(Protocol):
@@ -82,13 +82,13 @@ class Blobs(Protocol):
 
     @property
     def one_winner(self) -> bool:
-        """Whether of several puts of a key at the same time one is known to win."""
+        """Whether exactly one of several simultaneous puts of a key wins."""
 
     def location(self, key: str) -> str:
         """The file, or the object's URL, for a person."""
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        """Keep `content`, its sha256 beside it. Whether `key` holds it now: False where it holds other bytes.
+        """Keep `content`, its sha256 beside it. Returns whether `key` holds it now: False if it holds other bytes.
 
         Raises StoreError (NOT_STORED); then nothing is kept, unless the answer of a server was lost for good.
         """
@@ -96,11 +96,11 @@ class Blobs(Protocol):
     def get(self, key: str, limit: int) -> bytes:
         """The bytes that were put, checked against their sha256.
 
-        Raises StoreError (DATA); of these, Unread where the object may be sound.
+        Raises StoreError (DATA); of these, Unread if the object may be sound.
         """
 
     def put_file(self, key: str, path: Path, sha256: str) -> bool:
-        """Keep a file of any size under a key that contains its sha256. Whether it was sent, or was there (False).
+        """Keep a file of any size under a key that contains its sha256. Returns whether it had to be sent.
 
         Raises StoreError (NOT_STORED).
         """
@@ -108,13 +108,13 @@ class Blobs(Protocol):
     def get_file(self, key: str, path: Path, *, size: int, sha256: str) -> None:
         """Copy such an object to a new file, whole or not at all, checked against its sha256.
 
-        Raises StoreError (DATA) where it was not read, and (NOT_STORED) where the file cannot be written.
+        Raises StoreError: (DATA) if it was not read, (NOT_STORED) if the file cannot be written.
         """
 
     def list(self, prefix: str) -> Iterator[Blob]:
         """Everything whose key begins with `prefix`, a path that ends in a slash. Opens nothing.
 
-        Raises StoreError: (USAGE) where the address cannot be a store, (ENGINE) where the network fails. One that
+        Raises StoreError: (USAGE) if the address cannot be a store, (ENGINE) if the network fails. One that
         does not exist yet is empty.
         """
 
@@ -131,4 +131,4 @@ class Blobs(Protocol):
         """Delete everything below a prefix that nobody else writes to. Raises StoreError (NOT_STORED)."""
 
     def health(self) -> Health:
-        """Whether objects could be put now, found out without leaving anything behind."""
+        """Whether objects could be put now; the check leaves nothing behind."""

@@ -60,7 +60,7 @@ class BucketBlobs:
             raise Unread(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
 
     def put_file(self, key: str, path: Path, sha256: str) -> bool:
-        """Upload a file, in parts where it is large; see Blobs.put_file."""
+        """Upload a file, in parts if it is large; see Blobs.put_file."""
         try:
             if sha256_of(path) != sha256:
                 raise StoreError(f"{path} does not have the sha256 that its name has", remedy="remove the file")
@@ -83,7 +83,7 @@ class BucketBlobs:
             ) from error
 
     def list(self, prefix: str) -> Iterator[Blob]:
-        """The objects whose key begins so; see Blobs.list. Raises ListingDenied where the key may not list."""
+        """The objects whose key begins so; see Blobs.list. Raises ListingDenied if the key may not list."""
         try:
             for listed in self.bucket.list(prefix):
                 yield Blob(listed.key, listed.size, f"{listed.size}-{listed.etag}")
@@ -143,7 +143,7 @@ class BucketBlobs:
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Turns an S3Error into a StoreError: not stored (14), or usage (2) where the settings are at fault."""
+    """Turns an S3Error into a StoreError: not stored (14), or usage (2) if the settings are at fault."""
     try:
         yield
     except S3Error as error:
@@ -153,7 +153,7 @@ def store_errors() -> Iterator[None]:
 
 @contextmanager
 def request_errors() -> Iterator[None]:
-    """Turns an S3Error into a StoreError where no measurement is to be stored: network (15), else usage (2)."""
+    """Turns an S3Error into a StoreError when no measurement is to be stored: network (15), else usage (2)."""
     try:
         yield
     except S3Error as error:
@@ -161,5 +161,5 @@ def request_errors() -> Iterator[None]:
 
 
 def _code_without_measurement(error: S3Error) -> ExitCode:
-    """The exit code where no measurement is to be stored."""
+    """The exit code when no measurement is to be stored."""
     return ExitCode.ENGINE if error.network else ExitCode.USAGE

@@ -28,16 +28,16 @@ MANIFEST = "MANIFEST.json"
 """In a node's bundle: the run that it belongs to."""
 MOST_FILES = 10_000
 RATIO, ALWAYS = 200, 256 * 2**20
-"""A bundle may unpack to so many times its size, or to so many bytes: logs compress well, bombs better."""
+"""A bundle may unpack to RATIO times its size, and in any case to ALWAYS bytes: logs compress well, bombs better."""
 _HEADER_BYTES = 2**16
-"""Of all headers between two files."""
+"""The limit of all headers between two files."""
 _LIST_BYTES = 4 * 2**20
-"""Of SHA256SUMS and of a manifest."""
+"""The size limit of SHA256SUMS and of a manifest."""
 _CHUNK = 2**20
 
 
 class BundleError(Exception):
-    """Why a file is not a bundle, or not the one that it should be."""
+    """Why a file is not a bundle, or not the expected one."""
 
 
 class Origin(msgspec.Struct):
@@ -70,7 +70,7 @@ def pack(files: Mapping[str, bytes | Path], target: Path) -> None:
 def unpacked(path: Path) -> Iterator[dict[str, Path]]:
     """The files of a bundle by name, in a temporary folder, each as SHA256SUMS has it.
 
-    Raises BundleError for anything else, and OSError where it cannot be read or TMPDIR has no room.
+    Raises BundleError for anything else, and OSError if it cannot be read or TMPDIR is full.
     """
     with scratch() as folder:
         files = _unpack(path, Path(folder))
@@ -91,7 +91,7 @@ class _Limited(gzip.GzipFile):
     left = _HEADER_BYTES
 
     def read(self, size: int | None = -1) -> bytes:
-        """At most `size` bytes. Raises BundleError where they are more than may be read."""
+        """At most `size` bytes. Raises BundleError if more are read than are allowed."""
         most = self.left + 1  # one byte more than is allowed shows that there are too many
         if size is not None and size >= 0:
             most = min(size, most)

@@ -40,12 +40,12 @@ DOCUMENT_BYTES = 16 * 2**20
 
 
 def this_flagbench() -> dict[str, Any]:
-    """The version and commit that a bundle is written by."""
+    """The version and commit of flagbench that writes a bundle."""
     return {"version": __version__, "commit": commit()}
 
 
 def to_json(document: Mapping[str, Any]) -> bytes:
-    """A document as its file has it."""
+    """The bytes of a document's file."""
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
 
 
@@ -87,7 +87,7 @@ def write_bundle(target: Path, files: Mapping[str, bytes | Path]) -> str:
     Args:
         files: contents, or files to copy, by their paths in the bundle.
 
-    Raises FlagbenchError (not stored) where it could not be written.
+    Raises FlagbenchError (not stored) if it could not be written.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def read_document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
 
 
 def read_records(files: Mapping[str, Path]) -> dict[str, Record]:
-    """The records of a bundle by their ids. Raises BundleError or FlagbenchError where one cannot be read."""
+    """The records of a bundle by their ids. Raises BundleError or FlagbenchError if one cannot be read."""
     records = {}
     for name in files:
         if not name.startswith(f"{RECORDS}/"):

@@ -1,4 +1,4 @@
-"""The bundles of a store: what each node kept of a run, beside its record, under a key that names its content."""
+"""The bundles of a store: the files that each node kept of a run, under a key with the checksum of the content."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Bundles:
         return bundles
 
     def put(self, place: BundlePlace, path: Path) -> bool:
-        """Keep a bundle. Whether it was sent: False where it was there already.
+        """Keep a bundle. Returns whether it was sent: False if the store has it.
 
         A run stores its bundles before its record, so that a stored record has its evidence.
 

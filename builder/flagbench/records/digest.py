@@ -61,6 +61,6 @@ def machine_digest(record: Record) -> str | None:
 
 
 def device_uuids(record: Record) -> set[str]:
-    """The devices of a record, or their slices, as far as it names them."""
+    """The uuids of the devices of a record, or of their slices, that it names."""
     uuids = [*(device.uuid for device in record.system.devices), *(rank.uuid for rank in record.ranks)]
     return {uuid for uuid in uuids if uuid}

@@ -56,7 +56,7 @@ class FolderBlobs:
         return self.root.as_uri()
 
     readers = 1
-    """A disk gains nothing from more."""
+    """A disk is not faster with more."""
     one_winner = True
 
     def location(self, key: str) -> str:
@@ -281,7 +281,7 @@ def _temporary(folder: Path, content: bytes | Path) -> Iterator[Path]:
 
 
 def _link(source: Path, target: Path, content: bytes) -> bool:
-    """Give a file with `content` its name. False where the name is taken and the file there holds anything else."""
+    """Give a file with `content` its name. False if the name is taken by a file with other content."""
     try:
         os.link(source, target)
     except FileExistsError:

@@ -33,14 +33,14 @@ class Summary(msgspec.Struct, frozen=True):
     duration: float | None
     """Seconds."""
     unseeded_digest: str | None
-    """Of the configuration without its seed."""
+    """The digest of the configuration without its seed."""
     history_digest: str | None
-    """Of the configuration as earlier runs have it."""
+    """The digest of the configuration by which earlier runs are found."""
     metrics: dict[str, float]
     exit_code: int | None = None
     reason: str | None = None
     host: str | None = None
-    """The name of node 0, as far as the record says it."""
+    """The name of node 0; None if the record does not say it."""
     machine: str | None = None
     """A digest of what tells its machine from others."""
     verdict: str | None = None
@@ -50,7 +50,7 @@ class Summary(msgspec.Struct, frozen=True):
     """The name of the metric that decided."""
     gate_unit: str | None = None
     ratio: tuple[float, float | None, float | None] | None = None
-    """That metric's ratio to the claim and the ends of its interval; None where they cannot be compared."""
+    """That metric's ratio to the claim and the ends of its interval; None if they cannot be compared."""
     device: str | None = None
     """The model of its devices."""
     sound: bool | None = None
@@ -105,7 +105,7 @@ class Index:
         self._changed: dict[str, IndexEntry | None] = {}
 
     def get(self, key: str, stamp: str | None = None) -> Summary | None:
-        """The last known summary of an object; with a stamp, None if it is of other content."""
+        """The last summary of an object; with a stamp, None if the object has changed."""
         row = self._rows.get(key)
         if row is None or stamp not in (None, row.stamp):
             return None

@@ -38,8 +38,8 @@ _CANDIDATES = 10
 def load_records(names: Sequence[str], store_url: str | None) -> list[Record]:
     """The records named by `-`, `last`, `last~N`, a file, an id in the store, or the beginning of one.
 
-    A name that exists as a path, has a slash or ends in .json is a path. Raises FlagbenchError where there is no such
-    record, where it is not valid, and (usage) where the beginning of an id fits several or `-` is named twice.
+    A name that exists as a path, has a slash or ends in .json is a path. Raises FlagbenchError if a record
+    does not exist or is not valid, and (usage) if the beginning of an id fits several or `-` is named twice.
     """
     require_one_stdin(names)
     return [_load(name, store_url) for name in names]
@@ -88,7 +88,7 @@ def stored_record(name: str, store: Store) -> bytes:
 def listed_records(names: Iterable[str], store: Store) -> list[StoredRecord]:
     """The listed records of those names, damaged ones too. Raises StoreError as `stored_record` does.
 
-    An id has more than one entry where copies were put into other folders.
+    An id has more than one entry if copies were put into other folders.
     """
     by_location: dict[str, StoredRecord] = {}
     for name in names:
@@ -109,7 +109,7 @@ def _records_of(name: str, store: Store) -> list[StoredRecord]:
 
 
 def _stored_id(name: str, store: Store) -> str:
-    """The id that `name` is, is the beginning of, or as a short id is the end of.
+    """The id that equals `name`, begins with it, or ends with it as a short id.
 
     Raises StoreError: usage for what is not an id or fits several, data for a beginning that fits none.
     """
@@ -202,7 +202,7 @@ _SERIES_ID = re.compile("[0-9A-Za-z][0-9A-Za-z_-]*")
 def load_runs(names: Sequence[str], store_url: str | None) -> Runs:
     """The records and series named by `-`, `last`, a file, an id in the store, or the beginning of one.
 
-    `last` is the newest record; where that is a run of a series, the whole series. Raises FlagbenchError as
+    `last` is the newest record; if that is a run of a series, the whole series. Raises FlagbenchError as
     `load_records` does.
     """
     require_one_stdin(names)
@@ -237,7 +237,7 @@ def _load_run(name: str, store_url: str | None) -> Record | Series:
 
 
 def named_series(name: str, store: Store) -> str | None:
-    """The id of the series that a name is or, where no record has such an id, is the beginning of; else None.
+    """The id of the series whose id is `name` or, if no record's id does, begins with it; None if there is none.
 
     Raises FlagbenchError (usage) for the beginning of several.
     """

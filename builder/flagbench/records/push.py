@@ -31,9 +31,9 @@ class NotSent:
 
 
 def push(files: Sequence[Path], *, store_url: str | None) -> Iterator[Sent | NotSent]:
-    """Send what waits for this user or, where they are given, what those folders and files hold, one by one.
+    """Send what waits for this user or, if files are named, what those folders and files hold, one by one.
 
-    `store_url` names another place for all of it. Nothing that another process has sent meanwhile is an error.
+    `store_url` names another store for all of it. What another process has sent meanwhile is not an error.
     """
     unsent: list[Waiting] = []
     if not files:

@@ -70,14 +70,14 @@ def read_series(store: Store, name: str) -> Series:
 
 
 def series_ids(store: Store) -> list[str]:
-    """The ids of all series, ended or not, sorted. Raises StoreError (USAGE) where the address cannot be a store."""
+    """The ids of all series, ended or not, sorted. Raises StoreError (USAGE) if the address cannot be a store."""
     return sorted(series_keys(store))
 
 
 def load_series(store: Store, series_id: str) -> SeriesDocument:
-    """The series of that id; of one that has not ended, or was killed, what is known of it.
+    """The series of that id; if it has not ended or was killed, its runs so far.
 
-    Raises StoreError (DATA) if it does not exist, SeriesError (DATA) where it is damaged.
+    Raises StoreError (DATA) if it does not exist, SeriesError (DATA) if it is damaged.
     """
     return _load(store, series_id, series_keys(store).get(series_id, set()))
 
@@ -283,31 +283,31 @@ BEGUN = "begun"
 
 
 class SeriesWriter:
-    """One series on its way into a store."""
+    """Writes one series to a store while its runs end."""
 
     def __init__(self, store: Store, series: SeriesDocument) -> None:
         """`series`: as it is planned, its runs `missing`."""
         self._store = store
         self.series = series
-        """As far as it has come."""
+        """The series so far."""
         self.started: set[int] = set()
         """The numbers of the runs that may have begun their work, however they end."""
 
     def begin(self) -> None:
         """Reserve the series' id, before anything runs.
 
-        Raises StoreError: usage where the store has a series of that id, NOT_STORED where it takes nothing now.
+        Raises StoreError: usage if the store has a series of that id, NOT_STORED if it accepts nothing now.
         """
         series_id = self.series.series_id
         blobs = self._store.blobs
         begun = series_key(series_id, BEGUN)
         if not blobs.put_if_absent(begun, self.series.to_json()):
             raise _taken(self._store, series_id, "was begun by another process, or was killed")
-        # In this order: the writer of a finished one removes its parts only after the document is there.
+        # In this order: the writer of a finished series removes its parts only after it has put the document.
         with suppress(ListingDenied):  # of a key that may only write; then the last put fails
             if any(blob.key == series_key(series_id) for blob in blobs.list(series_prefix())):
                 blobs.delete(begun)
-                raise _taken(self._store, series_id, "is there already")
+                raise _taken(self._store, series_id, "exists already")
 
     def add(self, run: SeriesRun) -> None:
         """Note that a run has ended. Raises StoreError (NOT_STORED); the run is in the series in any case."""
@@ -341,7 +341,7 @@ class SeriesWriter:
         return self._store.blobs.location(key)
 
     def abandon(self) -> None:
-        """Forget a series of which nothing was run."""
+        """Remove a series that ran nothing."""
         self._remove_parts()
 
     def _remove_parts(self) -> None:

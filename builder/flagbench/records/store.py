@@ -43,7 +43,7 @@ class StoredRecord:
     case: str
     stack: str
     created_at: str
-    """UTC, as in the record; the start of its day where the record is damaged, empty without a day."""
+    """UTC, as in the record; the start of its day if the record is damaged, empty without a day."""
     location: str
     """The file, or the object's URL, for a person."""
     blob: Blob
@@ -84,8 +84,8 @@ class Store:
 
         `stored_keys`: what `keys` returned, for a caller that stores many records; `put` adds to it.
 
-        Raises RecordError where the bytes are not a valid record, StoreError (NOT_STORED) where they could not be
-        kept, and of these IdTaken where other bytes are already kept under the same id.
+        Raises RecordError if the bytes are not a valid record, StoreError (NOT_STORED) if they could not be kept, and
+        of these IdTaken if other bytes are already kept under the same id.
         """
         parsed = read_record(record)
         place = Place(parsed.case, parsed.stack, parsed.created_at[:10], parsed.record_id)
@@ -126,7 +126,7 @@ class Store:
     def get(self, record_id: str) -> bytes:
         """The bytes that were put.
 
-        Raises StoreError (DATA) where they are absent, have changed, or are another record's: of another id, case,
+        Raises StoreError (DATA) if they are absent, have changed, or are another record's: of another id, case,
         stack or day than those they are stored under.
         """
         check_record_id(record_id)
@@ -208,15 +208,15 @@ class Store:
         index.save()
 
     def remove(self, record: StoredRecord) -> None:
-        """Delete a listed record. Raises StoreError (NOT_STORED) where that is not possible."""
+        """Delete a listed record. Raises StoreError (NOT_STORED) if that is not possible."""
         self.blobs.delete(record.blob.key)
 
     def health(self) -> Health:
-        """Whether records could be put now, found out without leaving anything behind."""
+        """Whether records could be put now; the check leaves nothing behind."""
         return self.blobs.health()
 
     def check_keeps(self) -> None:
-        """Find out before a run whether a bucket keeps what is put there: `health` writes nothing to one.
+        """Check before a run that a bucket keeps what is put there: `health` writes nothing to a bucket.
 
         Raises StoreError: (usage), (network).
         """

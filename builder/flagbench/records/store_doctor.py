@@ -24,7 +24,7 @@ _INBOX = "inbox/"
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """One thing that a store has to do."""
+    """One check of a store."""
 
     name: str
     ok: bool
@@ -32,7 +32,7 @@ class StoreCheck:
 
 
 def probe(blobs: Blobs) -> Iterator[StoreCheck]:
-    """Each check as it is made; what was written is removed at the end, as far as the store lets it.
+    """The checks, one after the other; what they wrote is removed at the end, if the store allows it.
 
     A store that fails one is not safe: a record in it could be lost, replaced or read damaged.
     """
@@ -50,7 +50,7 @@ def probe(blobs: Blobs) -> Iterator[StoreCheck]:
     if not written:
         return
     yield removed
-    if removed.ok:  # and so what is there can be listed
+    if removed.ok:  # so the store can be listed
         uploads = _attempt("inbox", lambda: _old_uploads(blobs))
         if uploads.detail:
             yield uploads
@@ -115,7 +115,7 @@ def _one_wins(blobs: Blobs, folder: str) -> str:
 
 def _remove(blobs: Blobs, folder: str) -> str:
     races = (f"race-{round_}" for round_ in range(ROUNDS))
-    for name in ("test-object", *races):  # also where nothing can be listed
+    for name in ("test-object", *races):  # also if nothing can be listed
         blobs.delete(folder + name)
     blobs.clear(folder)
     if left := len([*blobs.list(folder)]):
@@ -124,7 +124,7 @@ def _remove(blobs: Blobs, folder: str) -> str:
 
 
 def _old_uploads(blobs: Blobs) -> str:
-    """What an inbox still holds, and how to get it out; empty where it holds nothing."""
+    """What an inbox still holds, and how to fetch it; empty if it holds nothing."""
     uploads = [blob for blob in blobs.list(_INBOX) if blob.size]  # an empty object says that one was collected
     if not uploads:
         return ""

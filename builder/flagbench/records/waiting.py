@@ -37,12 +37,12 @@ class Waiting:
     place: BundlePlace | None = None
     """None: it is a record."""
     content: bytes | None = None
-    """Of a record that is in memory, too, and may not have been written."""
+    """The record in memory: its file may not have been written."""
 
     def send(self, store: Store, stored_keys: dict[str, set[str]] | None = None) -> str:
         """Store it; returns its location. `stored_keys`: as `Store.put` takes it.
 
-        Raises StoreError (NOT_STORED), and FlagbenchError (data) where the file is no record.
+        Raises StoreError (NOT_STORED), and FlagbenchError (data) if the file is not a record.
         """
         if self.place is None:
             return store.put(self.content or _read(self.path), stored_keys=stored_keys).location
@@ -63,7 +63,7 @@ def unsent_folder() -> Path:
 
 
 def set_aside(record: bytes, address: str) -> Waiting:
-    """Have a record wait. Where that is not possible, it can be sent all the same, and its file does not exist.
+    """Have a record wait. If it cannot be written, it can be sent all the same, and its file does not exist.
 
     Raises RecordError for what is not a record.
     """
@@ -119,7 +119,7 @@ def _marked_file(mark: Path) -> Waiting | None:
 
 
 def record_file(path: Path) -> Waiting:
-    """A file of a record that waits for nothing. Raises FlagbenchError (data) where it is not a record."""
+    """A file of a record that waits for nothing. Raises FlagbenchError (data) if it is not a record."""
     return Waiting(path, read_record(_read(path), str(path)).record_id)
 
 
@@ -127,7 +127,7 @@ def record_file(path: Path) -> Waiting:
 def bundle_folder() -> Iterator[Path]:
     """A folder for what one run writes, on the disk where it may have to wait; removed at the end.
 
-    Removes those of runs that were killed, too. Raises OSError where it cannot be made.
+    Folders of killed runs are removed, too. Raises OSError if it cannot be made.
     """
     unsent_folder().mkdir(parents=True, exist_ok=True)
     try:

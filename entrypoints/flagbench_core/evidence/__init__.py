@@ -9,7 +9,7 @@ record's metrics from it, and `flagbench verify` computes them again.
   roofs.py      matrix products, copies and collectives, repeated; which device is slow
   drift.py      how rates changed between the laps of a soak
   metrics.py    the metrics, a function each
-  derive.py     all that a record says of its steps
+  derive.py     the parts of a record that describe its steps
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from flagbench_core.stats import summary
 LEAST_LAPS = 3
 """Fewer have no drift: the first lap begins on a cool device, and two others are compared."""
 IN_FIFTHS = 10
-"""From so many laps on, fifths of them are compared; of fewer, single laps."""
+"""From this number of laps on, fifths of them are compared; of fewer, single laps."""
 
 
 def lap_drifts(laps: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]] | None:

@@ -96,7 +96,7 @@ def spread(values: Sequence[float]) -> float:
 def is_steady(values: Sequence[float], repeats: int | None = None) -> bool:
     """Whether consecutive times, or rates, neither drift nor scatter; False for fewer than REPEATS.
 
-    `repeats`: how many they are, where the values are of blocks of them, as in the record of a large job.
+    `repeats`: the number of repeats if the values are of blocks of them, as in the record of a large job.
     """
     if (repeats or len(values)) < REPEATS:
         return False

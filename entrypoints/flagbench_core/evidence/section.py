@@ -147,7 +147,7 @@ class Section(NamedTuple):
         return Stretch(chosen, self.block)
 
     def to_json(self, packed: bool = False) -> dict[str, Any]:
-        """As it stands in a record.
+        """The JSON of a record.
 
         `packed`: lists by rank are packed, ceilings are rounded to whole FLOP/s, and losses of single ranks are left
         out.

@@ -12,11 +12,11 @@ from flagbench_core.stats import summary
 LEAST_SLOW = 0.05
 """A device that is slower than the others by less does not count as slow: equal chips differ by their power."""
 ERRORS = 3.0
-"""A slow device is slower in all measurements together by so many standard errors of the median of these."""
+"""A slow device is slower by at least this number of standard errors of the median of its measurements."""
 
 
 def share_of_others(rates: Sequence[float], rank: int) -> float:
-    """The rate of one of several devices over the median rate of the others; 1 where that is 0."""
+    """The rate of one of several devices over the median rate of the others; 1 if that is 0."""
     others = summary.median([*rates[:rank], *rates[rank + 1 :]])
     if not others:
         return 1.0

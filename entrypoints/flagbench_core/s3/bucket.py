@@ -1,7 +1,7 @@
 """Small objects in a bucket, each with its sha256 in its metadata: put once, read whole, listed, deleted.
 
-A create-only put is one request that the server refuses where the key is taken, so two writers never mix and a
-reader never sees half of an object. It is sent again where its answer was lost; if the key is taken then, the object
+A create-only put is one request that the server refuses if the key is taken, so two writers never mix and a
+reader never sees half of an object. It is sent again if its answer was lost; if the key is taken then, the object
 is read, and equal bytes are ours.
 """
 
@@ -42,12 +42,12 @@ class Listed:
 
 @dataclass(frozen=True)
 class Head:
-    """What is known of an object without reading it."""
+    """The metadata of an object."""
 
     size: int
     """Bytes."""
     sha256: str | None
-    """As the writer said, 64 hexadecimal digits; None where it said nothing."""
+    """As the writer stated, 64 hexadecimal digits; None if it stated none."""
 
 
 class Bucket:
@@ -92,7 +92,7 @@ class Bucket:
     def keeps_versions(self) -> bool:
         """Whether a create-only put may take the place of an object because the bucket keeps versions, or kept them.
 
-        False on a server that knows no versions, and where such puts are safe in spite of them.
+        False on a server without versions, and on one where such puts are safe in spite of them.
         """
         if self.profile.versioned:
             return False
@@ -131,7 +131,7 @@ class Bucket:
         self._check_kept(_MARK, _MARK_CONTENT)
 
     def _check_kept(self, key: str, content: bytes) -> None:
-        """Once, after a put: whether the object is there with its sha256. A key that may only write cannot ask."""
+        """Check once, after a put, that the object exists with its sha256. A key that may only write cannot ask."""
         if self._checked:
             return
         what = f"{self.location(key)} was put, but cannot be read"
@@ -147,9 +147,9 @@ class Bucket:
         self._checked = True
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        """Keep an object that is never overwritten. Whether `key` holds these bytes now: False where it holds others.
+        """Keep an object that is never overwritten. Returns whether `key` holds these bytes now, and not others.
 
-        While another writer is at it, which not every server waits for, the put is sent again. Nothing is kept where
+        While another writer is at it, which not every server waits for, the put is sent again. Nothing is kept if
         this fails, unless the answer of the server was lost for good, or it keeps no metadata.
         """
         if self.keeps_versions:
@@ -228,7 +228,7 @@ class Bucket:
         return content
 
     def head(self, key: str) -> Head | None:
-        """What is known of an object; None if it does not exist, or this key may not ask."""
+        """The metadata of an object; None if it does not exist, or this key may not ask."""
         try:
             answer = self.ask("head_object", f"{self.location(key)} cannot be asked for", Key=self.name(key))
         except S3Error as error:

@@ -85,7 +85,7 @@ def errors_of_boto3() -> tuple[type[BaseException], ...]:
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
     from s3transfer.exceptions import RetriesExceededError
-    from urllib3.exceptions import HTTPError  # where an error's answer breaks off
+    from urllib3.exceptions import HTTPError  # raised if the answer of an error breaks off
 
     return (ClientError, BotoCoreError, Boto3Error, RetriesExceededError, HTTPError, ValueError)
 

@@ -26,13 +26,13 @@ class S3Error(Exception):
         self.message = message
         self.remedy = remedy
         self.code = code
-        """S3's word for it; empty where the server did not answer."""
+        """S3's error code; empty if the server did not answer."""
         self.status = status
         """The HTTP status of the answer."""
         self.usage = usage
         """Whether the address, the settings or a missing library are at fault, and not the server or the network."""
         self.damaged = damaged
-        """Whether an object is there with other bytes than it was put with."""
+        """Whether an object has other bytes than it was put with."""
         self.network = network
         """Whether the network or the server failed, so that the same request may succeed later."""
 

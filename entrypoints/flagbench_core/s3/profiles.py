@@ -21,7 +21,7 @@ class Profile:
     hosts: tuple[str, ...] = ()
     """The ends of its host names; a server on a host of one's own is named in the address: `?profile=ceph`."""
     addressing: str = "path"
-    """Where the bucket stands in a URL: in the `path`, in the host (`virtual`), or as boto3 decides (`auto`)."""
+    """Where a URL has the bucket: in the `path`, in the host (`virtual`), or as boto3 decides (`auto`)."""
     checksums: str = "when_required"
     """When boto3 sends checksums of its own. Sent as trailers of chunks, which it does over TLS, several servers
     refuse them."""
@@ -30,7 +30,7 @@ class Profile:
     one_winner: bool = True
     """Whether one of several puts of a key at the same time wins; else each may be told that it has."""
     known: bool = True
-    """Whether the server is of a known kind, so that this is what it does, and not what most servers do."""
+    """Whether the kind of server is known; else this profile is what most servers do."""
     versioned: bool = False
     """Whether such puts do not overwrite in a bucket that keeps versions, either."""
 

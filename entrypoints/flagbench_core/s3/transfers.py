@@ -18,7 +18,7 @@ from flagbench_core.s3.errors import S3Error
 
 _CHUNK = 2**20
 _ENDED = ("NoSuchUpload", "NoSuchKey")
-"""What a server says of an upload in parts that was completed or aborted."""
+"""The error code for an upload in parts that was completed or aborted."""
 
 
 def sha256_of(path: Path) -> str:
@@ -40,20 +40,20 @@ def put_file(
     show: Callable[[int], None] | None = None,
     **more: str,
 ) -> bool:
-    """Keep a file under a key that contains its sha256. Whether it was sent: False where it was there already.
+    """Keep a file under a key that contains its sha256. Returns whether it was sent: False if it existed.
 
     The end of an upload in parts overwrites even where a put would not; because the key names the content, two
     writers of one key write the same bytes.
 
     Args:
-        show: called by boto3's threads with the bytes that were sent since the last call, negative where they are
+        show: called by boto3's threads with the bytes that were sent since the last call, negative if they are
             sent again.
         more: further arguments of the upload, as boto3 has them.
 
-    Raises S3Error, of which `damaged` where other bytes are there, and OSError where the file cannot be read.
+    Raises S3Error, `damaged` if the object has other bytes, and OSError if the file cannot be read.
     """
     size, name = path.stat().st_size, bucket.name(key)
-    if _is_there(bucket, key, size, sha256):
+    if _exists(bucket, key, size, sha256):
         return False
     options: dict[str, Any] = {
         "ExtraArgs": {"ContentType": content_type, "Metadata": {"sha256": sha256}, **more},
@@ -67,7 +67,7 @@ def put_file(
         )
     except S3Error as error:
         # The upload ended already: the answer was lost, or another writer of the same file has finished first.
-        if error.code not in _ENDED or not _is_there(bucket, key, size, sha256):
+        if error.code not in _ENDED or not _exists(bucket, key, size, sha256):
             raise
     abort_leftovers(bucket, name, size)
     return True
@@ -78,9 +78,9 @@ def get_file(
 ) -> None:
     """Download an object to `path`, whole or not at all, and verify its sha256. For one process at a time.
 
-    A file that is there with these bytes is left as it is.
+    A file that already has these bytes is left as it is.
 
-    Raises S3Error, of which `damaged` where the object has other bytes, and OSError where the file cannot be written.
+    Raises S3Error, `damaged` if the object has other bytes, and OSError if the file cannot be written.
     """
     if path.is_file() and path.stat().st_size == size and sha256_of(path) == sha256:
         return
@@ -115,14 +115,14 @@ def _download(bucket: Bucket, key: str, path: Path, show: Callable[[int], None] 
         os.fsync(file.fileno())
 
 
-def _is_there(bucket: Bucket, key: str, size: int, sha256: str) -> bool:
-    """Whether a file is there, as far as the key may ask."""
+def _exists(bucket: Bucket, key: str, size: int, sha256: str) -> bool:
+    """Whether a file exists; False if the key may not ask."""
     head = bucket.head(key)
     if head is None:
         return False
     if (head.size, head.sha256) != (size, sha256):
         raise S3Error(
-            f"{bucket.location(key)} is there with other bytes, or without the sha256 of these in its metadata",
+            f"{bucket.location(key)} exists with other bytes, or without their sha256 in its metadata",
             "remove it, then upload it again",
             damaged=True,
         )

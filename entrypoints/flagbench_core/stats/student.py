@@ -14,7 +14,7 @@ _TINY = 1e-300
 _PRECISION = 1e-15
 _MOST_TERMS = 10_000
 _NEARLY_NORMAL = 1e6
-"""From so many degrees of freedom on, a normal approximation is exact to 1e-8."""
+"""From this number of degrees of freedom on, a normal approximation is exact to 1e-8."""
 
 
 def t_tail(t: float, df: float) -> float:

@@ -51,7 +51,7 @@ RESOLUTION = 1e-6
 MIN_CHANGES = 20
 """Between the two levels of a window."""
 SEPARATION = 4.0
-"""Two levels are so many standard deviations apart; the halves of a normal distribution are 2.6 apart."""
+"""Two levels are this number of standard deviations apart; the halves of a normal distribution are 2.6 apart."""
 TOLERATED = 0.005
 """The largest change of the rate, relative, that widens the interval and does not refuse the window."""
 METHOD = "within-run batch means, Student t"
@@ -84,7 +84,7 @@ class Refusal(NamedTuple):
 
 
 class WithinRun(NamedTuple):
-    """The interval of a rate over a window, or why there is none; neither where its values are too few for one."""
+    """The interval of a rate over a window, or why there is none; neither if there are too few values."""
 
     interval: tuple[float, float] | None
     refusal: Refusal | None
@@ -171,7 +171,7 @@ def _stall(amounts: Sequence[float], seconds: Sequence[float]) -> Refusal | None
 def _gate(
     means: Sequence[float], values: Sequence[float], effective: float, steps: int, resolution: float
 ) -> tuple[Refusal | None, float]:
-    """Why a window gives no interval; and how much wider the interval gets by what is too small to refuse it.
+    """Why a window gives no interval; else by how much the interval is widened for a change too small to refuse it.
 
     Args:
         means: the deviation of each batch's rate from the window's, relative.
@@ -213,7 +213,7 @@ def _unsettled(means: Sequence[float], steps: int) -> Refusal | None:
 
 
 def _further(steps: int, times: float) -> int:
-    """How many more steps make a window so many times as long."""
+    """How many more steps make a window `times` as long."""
     return max(1, math.ceil(steps * (times - 1)))
 
 
@@ -315,7 +315,7 @@ def _states(values: Sequence[float], resolution: float) -> _States | None:
 
 
 def _means(values: Sequence[float], parts: int) -> list[float]:
-    """The means of so many consecutive parts, whose lengths differ by one at most."""
+    """The means of `parts` consecutive parts, whose lengths differ by one at most."""
     n = len(values)
     if parts == n:
         return list(values)
