@@ -1,5 +1,6 @@
 """Runs of the case that measures devices: on one rank, and on two nodes of two, where one rank is slow."""
 
+from operator import itemgetter
 from statistics import median
 
 import pytest
@@ -43,22 +44,30 @@ def test_two_nodes_measure_together_and_name_a_slow_rank(tmp_path):
     first, second = [node.wait() for node in nodes]
     record = first.ok("roofs")
     assert second.code == 0
-    answers = [ended.stderr.count("checks passed") for ended in (first, second)]
-    assert answers == [1, 0], "node 0 alone says what the job came to"
+    answers = (first.stderr.count("checks passed"), second.stderr.count("checks passed"))
+    assert answers == (1, 0), "node 0 alone says what the job came to"
     assert len(record["ranks"]) == 4
-    named = sorted(record["slow_devices"], key=lambda each: each["share"])
-    assert [device["rank"] for device in named[:1]] in ([1], []), "a busy machine may hide it"
-    rates_of_devices = [each["devices"] for each in record["measurements"] if "devices" in each]
-    assert {len(each) for each in rates_of_devices} == {4}
-    shares = [each[1] / median([each[0], *each[2:]]) for each in rates_of_devices]
-    assert median(shares) < 1
+    if record["slow_devices"]:  # a busy machine may hide it
+        assert min(record["slow_devices"], key=itemgetter("share"))["rank"] == 1
+    assert median(shares_of_rank_1(record)) < 1
     spans = {span["phase"]: span for span in record["evidence"]["spans"]}
-    for each in record["measurements"]:
-        assert each["repeats"] == spans[each["name"]]["steps"] <= 20
-    found = {metric["name"]: metric["value"] for metric in record["metrics"]}
-    reduced = [each for each in record["measurements"] if each["name"] == "all_reduce"]
-    for each in reduced:  # one that takes too long on a busy machine is absent
-        assert found["all_reduce_busbw"] == pytest.approx(each["rate"] * bus_factor("all_reduce", 4) / 1e9)
+    for measurement in record["measurements"]:
+        assert measurement["repeats"] == spans[measurement["name"]]["steps"] <= 20
+    metrics = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    if "all_reduce" in rates(record):  # one that takes too long on a busy machine is absent
+        bandwidth = rates(record)["all_reduce"] * bus_factor("all_reduce", 4) / 1e9
+        assert metrics["all_reduce_busbw"] == pytest.approx(bandwidth)
+
+
+def shares_of_rank_1(record):
+    """Of each measurement that has the rates of four devices, that of rank 1 over the median of the others'."""
+    shares = []
+    for measurement in record["measurements"]:
+        if "devices" in measurement:
+            first, slow, *others = measurement["devices"]
+            assert len(others) == 2
+            shares.append(slow / median([first, *others]))
+    return shares
 
 
 @pytest.mark.parametrize(("case", "ranks"), [("distilbert", 2), ("aquila-33b", 1)])

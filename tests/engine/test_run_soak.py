@@ -39,9 +39,10 @@ def test_a_soak_keeps_each_lap(tmp_path):
             assert not name.endswith("_best")
     drifts = lap_drifts([lap["rates"] for lap in record["laps"]])
     assert set(drifts) == set(record["laps"][1]["rates"]) & set(record["laps"][2]["rates"])
-    heated = {each["name"]: each["heated_seconds"] for each in record["measurements"] if "heated_seconds" in each}
-    assert set(heated) == {name for name in ("mamf_bf16", "mamf_published_bf16") if name in heated}
-    assert all(seconds >= 1 for seconds in heated.values())
+    for measurement in record["measurements"]:
+        if "heated_seconds" in measurement:
+            assert measurement["name"] in ("mamf_bf16", "mamf_published_bf16")
+            assert measurement["heated_seconds"] >= 1
     assert len(record["measurements"]) + len(record["quality"]["absent"]) == 21
 
 

@@ -253,30 +253,34 @@ def test_the_line_that_is_shown_makes_the_same_container(tool, cpu_image, tmp_pa
     folders = [tmp_path / name for name in names]
     for folder in folders:
         folder.mkdir()
-    given = ["--data", str(folders[0]), "--weights", str(folders[1]), "--out", str(folders[2]), "--memory", "512m"]
-    shown = tool.run(*given, "--show-command", NCCL_DEBUG="WARN")
-    assert shown.returncode == 0, shown.err
-    line = shown.out.replace("docker run", "docker create", 1)
+    options = ["--data", str(folders[0]), "--weights", str(folders[1]), "--out", str(folders[2]), "--memory", "512m"]
+    ended = tool.run(*options, "--show-command", NCCL_DEBUG="WARN")
+    assert ended.returncode == 0, ended.err
+    line = ended.out.replace("docker run", "docker create", 1)
     subprocess.run(line, shell=True, check=True, env=tool.env, stdout=subprocess.DEVNULL)
     (by_shell,) = tool.containers()
     shell = dict(by_shell.attrs)
     by_shell.remove()
     # Data that is no data set ends the run at once; the container is kept to be looked at.
-    assert tool.run(*given, "--keep-container", NCCL_DEBUG="WARN").returncode == 3
+    assert tool.run(*options, "--keep-container", NCCL_DEBUG="WARN").returncode == 3
     (by_tool,) = tool.containers()
-    ours = by_tool.attrs
+    assert_same_container(by_tool.attrs, shell)
+    assert mounts(shell) == sorted(zip(map(str, folders), ("/data", "/weights", "/out"), (False, False, True)))
+
+
+def assert_same_container(ours, shell):
+    """That `flagbench run` and the line it shows make the same container, by the engine's description of both."""
     assert [word for word in ours["Args"] if word != "--bundle=/bundle"] == shell["Args"]
     assert ours["Config"]["User"] == shell["Config"]["User"]
     # Whoever types the line gets the image's own answer.
     added = ("FLAGBENCH_IMAGE_", "FLAGBENCH_HOST=", "FLAGBENCH_LAUNCHER=")
     of_the_tool = [entry for entry in ours["Config"]["Env"] if entry.startswith(added)]
     assert sorted(ours["Config"]["Env"]) == sorted([*shell["Config"]["Env"], *of_the_tool])
-    told = ("NetworkMode", "ShmSize", "Ulimits", "GroupAdd", "CapAdd", "Devices", "DeviceRequests")
-    for key in (*told, "Memory", "MemorySwap", "Privileged"):
+    settings = ("NetworkMode", "ShmSize", "Ulimits", "GroupAdd", "CapAdd", "Devices", "DeviceRequests")
+    for key in (*settings, "Memory", "MemorySwap", "Privileged"):
         assert (ours["HostConfig"][key] or None) == (shell["HostConfig"][key] or None), key
-
-    def mounts(attrs):
-        return sorted((m["Source"], m["Destination"], m["RW"]) for m in attrs["Mounts"])
-
     assert [mount for mount in mounts(ours) if mount[1] != "/bundle"] == mounts(shell)
-    assert mounts(shell) == sorted(zip(map(str, folders), ("/data", "/weights", "/out"), (False, False, True)))
+
+
+def mounts(attrs):
+    return sorted((mount["Source"], mount["Destination"], mount["RW"]) for mount in attrs["Mounts"])

@@ -60,25 +60,40 @@ def of_a_case(text: str) -> Iterator[str]:
 def findings(path: str, source: str) -> list[str]:
     """What a file of the image side, by its path in the package, must not contain."""
     tree, folder = ast.parse(source), path.partition("/")[0]
-    case = path.split("/")[1] if folder == "cases" and path.count("/") > 1 else None
     untimed = folder in ("rank", "cases") and path != STOPWATCH
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    found = []
+    problems = []
     for node in ast.walk(tree):
         for module in imported(node):
-            engine = module.split(".")[2] if module.startswith("flagbench_cases.engines.") else None
-            if untimed and within(module, CLOCKS | CLOCK_CALLS) and module != DURATION:
-                found.append(f"clock: {module}")
-            if path.startswith(FREE_OF_TORCH) and within(module, FRAMEWORKS):
-                found.append(f"framework: {module}")
-            if case and engine and engine not in FOR_ALL | engines_of(case):
-                found.append(f"engine: {engine}")
+            problems += import_findings(path, module, untimed)
         if untimed and isinstance(node, ast.Attribute) and ast.unparse(node) in CLOCK_CALLS:
-            found.append(f"clock: {ast.unparse(node)}")
-        text = node.value if isinstance(node, ast.Constant) and id(node) not in docs else None
-        if case is None and isinstance(text, str):
-            found += [f"case: {word}" for word in of_a_case(text)]
-    return found
+            problems.append(f"clock: {ast.unparse(node)}")
+        if not isinstance(node, ast.Constant) or id(node) in docs:
+            continue
+        if case_of(path) is None and isinstance(node.value, str):
+            problems += [f"case: {word}" for word in of_a_case(node.value)]
+    return problems
+
+
+def case_of(path: str) -> str | None:
+    """The package of the case that a file belongs to; None for code that all cases share."""
+    parts = path.split("/")
+    if parts[0] != "cases" or len(parts) < 3:
+        return None
+    return parts[1]
+
+
+def import_findings(path: str, module: str, untimed: bool) -> Iterator[str]:
+    """What is wrong with a file's import of a module; `untimed`: it may not read a clock."""
+    if untimed and within(module, CLOCKS | CLOCK_CALLS) and module != DURATION:
+        yield f"clock: {module}"
+    if path.startswith(FREE_OF_TORCH) and within(module, FRAMEWORKS):
+        yield f"framework: {module}"
+    case = case_of(path)
+    if case is not None and module.startswith("flagbench_cases.engines."):
+        engine = module.split(".")[2]
+        if engine not in FOR_ALL | engines_of(case):
+            yield f"engine: {engine}"
 
 
 def engines_of(package: str) -> set[str]:

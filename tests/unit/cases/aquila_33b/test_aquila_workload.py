@@ -67,6 +67,10 @@ def steps_of(rank: dict[str, Any]) -> list[Step]:
     return [Step(*values) for values in rank["steps"]]
 
 
+def total(field: str, steps: list[Step]) -> float:
+    return sum(getattr(step, field) for step in steps)
+
+
 def order(rank: dict[str, Any]) -> list[int]:
     """The numbers of the sentences that a rank scored."""
     made = some_sentences(ODD)
@@ -113,21 +117,24 @@ def test_sentences_come_in_the_publisher_s_order(passes: Any) -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_work_is_counted_once_per_replica(passes: Any, name: str) -> None:
     layout, ranks = LAYOUTS[name], passes(name)
-    steps = [step for rank in ranks for step in steps_of(rank)]
-    each = -(-ODD // layout.dp)
-    assert all(len(rank["steps"]) == each for rank in ranks)
-    assert sum(step.samples for step in steps) == sum(step.published_samples for step in steps) == each * layout.dp
-    assert sum(step.tokens for step in steps) == each * layout.dp * 128
-    lengths, taken = some_sentences(ODD).lengths, [order(ranks[index * layout.tp]) for index in range(layout.dp)]
-    useful = sum(int(lengths[sentence]) - 1 for sentences_ in taken for sentence in sentences_)
-    assert sum(step.tokens_useful for step in steps) == useful
+    share = -(-ODD // layout.dp)
+    steps: list[Step] = []
+    for rank in ranks:
+        assert len(rank["steps"]) == share
+        steps += steps_of(rank)
+    lengths = some_sentences(ODD).lengths
+    scored_tokens = []
+    for replica in range(layout.dp):
+        scored_tokens += [int(lengths[sentence]) - 1 for sentence in order(ranks[replica * layout.tp])]
     rows = shape_of(configured()["model"]).padded_vocabulary(layout.tp)
     model = {**configured()["model"], "vocab_size": rows}
-    executed = llama_forward(model, batch_of(each * layout.dp, 128)).executed
-    assert sum(step.flops_executed for step in steps) == executed
-    each_useful = [int(lengths[sentence]) - 1 for sentences_ in taken for sentence in sentences_]
-    without_padding = sum(llama_forward(model, batch_of(1, length)).executed for length in each_useful)
-    assert sum(step.flops_useful for step in steps) == pytest.approx(without_padding)
+    without_padding = sum(llama_forward(model, batch_of(1, length)).executed for length in scored_tokens)
+    samples = share * layout.dp
+    assert total("samples", steps) == total("published_samples", steps) == samples
+    assert total("tokens", steps) == samples * 128
+    assert total("tokens_useful", steps) == sum(scored_tokens)
+    assert total("flops_executed", steps) == llama_forward(model, batch_of(samples, 128)).executed
+    assert total("flops_useful", steps) == pytest.approx(without_padding)
 
 
 # Rows that pad the vocabulary

@@ -65,24 +65,29 @@ def steps_of(rank: dict[str, Any]) -> list[Step]:
     return [Step(*values) for values in rank["steps"]]
 
 
+def total(field: str, steps: list[Step]) -> float:
+    return sum(getattr(step, field) for step in steps)
+
+
 # What is counted
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_work_is_counted_once_per_replica(runs: Any, name: str) -> None:
     layout = LAYOUTS[name]
-    each = [steps_of(rank) for rank in runs(name)]
-    assert {len(steps) for steps in each} == {STEPS}
-    counting = [rank for rank, steps in enumerate(each) if any(step.samples for step in steps)]
-    assert counting == [rank for rank in range(layout.world) if layout.counts(rank)]
-    steps = [step for rank in each for step in rank]
+    steps: list[Step] = []
+    for rank, values in enumerate(runs(name)):
+        steps_of_rank = steps_of(values)
+        assert len(steps_of_rank) == STEPS
+        assert any(step.samples for step in steps_of_rank) == layout.counts(rank)
+        steps += steps_of_rank
     samples = STEPS * 8 * layout.dp
-    assert sum(step.samples for step in steps) == sum(step.published_samples for step in steps) == samples
-    assert sum(step.tokens for step in steps) == sum(step.tokens_useful for step in steps) == samples * 64
     executed = llama({**configured()["model"], "vocab_size": 448}, batch_of(samples, 64)).executed
-    assert sum(step.flops_useful for step in steps) == pytest.approx(executed)
-    assert sum(step.flops_executed for step in steps) == pytest.approx(executed)
-    assert sum(step.flops_recomputed for step in steps) == 0
+    assert total("samples", steps) == total("published_samples", steps) == samples
+    assert total("tokens", steps) == total("tokens_useful", steps) == samples * 64
+    assert total("flops_useful", steps) == pytest.approx(executed)
+    assert total("flops_executed", steps) == pytest.approx(executed)
+    assert total("flops_recomputed", steps) == 0
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -335,26 +335,31 @@ def test_every_cell_is_a_value_and_every_value_a_cell(published: Published) -> N
         assert (claim is None) == (not expected)
         if claim is None:
             continue
-        shown = [cells[label] for label in LABELS if label in cells]
-        assert [part.strip() for part in claim.row.split("|")] == shown
-        if "precision" in cells:
-            assert claim.precision.label == cells["precision"]
-        if SHAPE in cells:
-            sizes = dict(zip("mnk", map(int, cells[SHAPE].split("x")), strict=True))
-            assert (claim.run.set, claim.conditions["torch"]) == (sizes, cells[TORCH])
-            assert claim.conditions["shape"] == cells[SHAPE].replace("x", " x ")
-        if "GBS" in cells:
-            assert claim.conditions["batch_size"] == int(cells["MBS"])
-            assert claim.conditions["gradient_accumulation_steps"] == int(cells["GA"])
-            assert claim.conditions["sequence_length"] == int(cells["Seq Length"])
-            assert int(cells["GBS"]) == int(cells["MBS"]) * int(cells["GA"])
-        if ALIGNED in cells:
-            assert claim.aligned == {"True": True, "True(作为基线)": True}.get(cells[ALIGNED])
+        labels = [cells[label] for label in LABELS if label in cells]
+        assert [part.strip() for part in claim.row.split("|")] == labels
+        assert_settings(claim, cells)
         # What a later version took out is a value of the earlier one only.
         at = {m.name: m for m in claim.metrics if published.commit in (*FIRST, (m.source or claim.source).commit)}
         assert {name: printed(metric) for name, metric in at.items()} == {
             name: pytest.approx(values, rel=1e-12) for name, values in expected.items()
         }
+
+
+def assert_settings(claim: Claim, cells: dict[str, str]) -> None:
+    """The cells of a row that are no measurement, where its table has them."""
+    if "precision" in cells:
+        assert claim.precision.label == cells["precision"]
+    if SHAPE in cells:
+        sizes = dict(zip("mnk", map(int, cells[SHAPE].split("x")), strict=True))
+        assert (claim.run.set, claim.conditions["torch"]) == (sizes, cells[TORCH])
+        assert claim.conditions["shape"] == cells[SHAPE].replace("x", " x ")
+    if "GBS" in cells:
+        assert claim.conditions["batch_size"] == int(cells["MBS"])
+        assert claim.conditions["gradient_accumulation_steps"] == int(cells["GA"])
+        assert claim.conditions["sequence_length"] == int(cells["Seq Length"])
+        assert int(cells["GBS"]) == int(cells["MBS"]) * int(cells["GA"])
+    if ALIGNED in cells:
+        assert claim.aligned == {"True": True, "True(作为基线)": True}.get(cells[ALIGNED])
 
 
 def test_every_claim_is_a_row_of_its_own_source() -> None:

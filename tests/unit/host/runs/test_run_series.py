@@ -30,7 +30,11 @@ RUN = "run distilbert:cpu --preset tiny --repeat"
 
 
 def states(document: dict[str, Any]) -> list[str]:
-    return [run["state"] for run in document["runs"]]
+    return values_of("state", document["runs"])
+
+
+def values_of(key: str, runs: list[dict[str, Any]]) -> list[Any]:
+    return [run[key] for run in runs]
 
 
 def test_a_series_names_every_run_in_order(fake: FakeRuns, flagbench: Flagbench, store: Store) -> None:
@@ -39,20 +43,24 @@ def test_a_series_names_every_run_in_order(fake: FakeRuns, flagbench: Flagbench,
     assert ended.code == 5
     document = json.loads(ended.out)
     assert violations(SeriesDocument, document) == []
+    runs = document["runs"]
+    seeds = [seed_of("mine", 1), seed_of("mine", 2), seed_of("mine", 3)]
     assert states(document) == ["ok", "failed", "ok"]
-    assert [run["run_id"] for run in document["runs"]] == ["mine-1", "mine-2", "mine-3"]
-    assert [run["seed"] for run in document["runs"]] == [seed_of("mine", number) for number in (1, 2, 3)]
-    assert [request.options.seed for request in fake.requests] == [run["seed"] for run in document["runs"]]
-    assert [run["seconds"] for run in document["runs"]] == [TAKES] * 3
+    assert values_of("run_id", runs) == ["mine-1", "mine-2", "mine-3"]
+    assert values_of("seed", runs) == seeds
+    assert [request.options.seed for request in fake.requests] == seeds
+    assert values_of("seconds", runs) == [TAKES] * 3
     assert "run 2 of 3" in ended.err
-    for run in document["runs"]:
+    for run in runs:
         content = store.get(run["record_id"])
         assert hashlib.sha256(content).hexdigest() == run["sha256"]
         assert read_record(content).launch is not None
     assert [path.name for path in (Path(store.blobs.location("series"))).iterdir() if path.is_dir()] == []
-    found = read_series(store, "mine")
-    assert ([r.run_id for r in found.records], found.problems) == (["mine-1", "mine-3"], ())
-    assert [(run.run, "exit code 5" in run.reason) for run in found.left_out] == [(2, True)]
+    series = read_series(store, "mine")
+    assert ([record.run_id for record in series.records], series.problems) == (["mine-1", "mine-3"], ())
+    (left_out,) = series.left_out
+    assert left_out.run == 2
+    assert "exit code 5" in left_out.reason
 
 
 def test_verify_takes_a_series_by_id_file_and_last(
