@@ -86,8 +86,13 @@ def plan_of(
     count = gpus or _devices_to_use(machine, processor=processor)
     if name is not None:
         catalog_get(catalog.cases, name, kind="case")
-        if name not in stack.runs or catalog.cases[name].kind == MEASURE:
-            raise FlagbenchError(f"{name} is no case of a model that {stack.name} runs", remedy="name another --case")
+        if catalog.cases[name].kind == MEASURE:
+            raise FlagbenchError(
+                f"--case {name}: {name} has no model", remedy="leave --case out: it is always measured"
+            )
+        if name not in stack.runs:
+            reason = f"--case {name}: the stack {stack.name} does not run it"
+            raise FlagbenchError(reason, remedy="`flagbench list stacks` shows what each stack runs")
     if machine.problem and not processor:
         return AcceptancePlan(stack, count, ())
     _check_processors(count, processor=processor)

@@ -66,7 +66,16 @@ def compared_text(certificate: Mapping[str, Any]) -> str:
     if shares:
         parts.append("the other devices")
         slowest = " Slowest device: rank {1}, {0:.1%} of the others.".format(*min(shares))
-    return f"Compared with {' and '.join(parts) or 'nothing'}.{slowest}"
+    return f"Compared with {_enumeration(parts)}.{slowest}"
+
+
+def _enumeration(parts: Sequence[str]) -> str:
+    """`nothing`, `a`, `a and b` or `a, b and c`."""
+    if not parts:
+        return "nothing"
+    if len(parts) == 1:
+        return parts[0]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def certificate_blocks(certificate: Mapping[str, Any]) -> list[Block]:

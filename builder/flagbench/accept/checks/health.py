@@ -81,12 +81,15 @@ def _check(finding: _Finding, ranks: Sequence[int]) -> AcceptanceCheck:
 
 
 def _healthy(health: HealthFacts) -> AcceptanceCheck:
-    devices = len(health.before.devices)
+    count = len(health.before.devices)
+    devices = f"{count} devices"
+    if count == 1:
+        devices = "1 device"
     return AcceptanceCheck(
         name="health",
         part=PART,
         outcome=Outcome.PASS,
-        measured=f"{devices} devices, nothing that asks for repair",
+        measured=f"{devices}, nothing that asks for repair",
         against=BEFORE,
         limit="no new error, no state that asks for repair",
     )

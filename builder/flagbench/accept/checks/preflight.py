@@ -43,7 +43,7 @@ def _devices(facts: Facts) -> AcceptanceCheck:
     if names:
         measured = f"{machine.visible} of {', '.join(names)}"
     missing: tuple[int, ...] = ()
-    if not machine.lost:
+    if machine.devices and not machine.lost:
         missing = tuple(range(machine.visible, facts.gpus))
     outcome, reason, remedy = _devices_found(machine, facts.gpus)
     return AcceptanceCheck(
@@ -70,6 +70,8 @@ def _devices_found(machine: CertificateMachine, gpus: int) -> tuple[Outcome, str
     if machine.visible < gpus <= len(machine.devices):
         reason = f"CUDA_VISIBLE_DEVICES leaves {machine.visible} of {len(machine.devices)} devices"
         return Outcome.INCONCLUSIVE, reason, ALL_VISIBLE
+    if not machine.devices and machine.tool is Ending.MISSING:
+        return Outcome.FAIL, "no device was found: no vendor's tool, such as nvidia-smi, is on PATH", ""
     if not machine.devices:
         return Outcome.FAIL, "no device was found", ""
     if machine.visible < gpus:

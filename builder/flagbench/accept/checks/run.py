@@ -30,11 +30,15 @@ def ran(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
     if record is None:
         return did_not_run(case.name, part.reason or "it left no record", part.state, part.remedy)
     outcome, reason = _ended(part, record, case)
+    measured = part.state
+    if record.laps:
+        laps = "lap" if len(record.laps) == 1 else "laps"
+        measured = f"{part.state}, {len(record.laps)} {laps}"
     return AcceptanceCheck(
         name="ran",
         part=case.name,
         outcome=outcome,
-        measured=part.state,
+        measured=measured,
         against="its own checks",
         limit="it ends well, and its record follows from its evidence",
         reason=brief(reason, 300),

@@ -195,6 +195,18 @@ def test_the_checks_of_a_soak_are_named_apart() -> None:
     assert ran == [("roofs", Outcome.PASS), ("soak", Outcome.INCONCLUSIVE)]
 
 
+def test_an_interrupted_soak_has_its_laps() -> None:
+    def change(facts: Raw, raw: Raw) -> None:
+        facts["parts"][0]["state"] = raw["status"]["state"] = "interrupted"
+        raw["laps"] = [{"lap": 1, "seconds": 60.0}]
+        raw["results"].clear()
+
+    found = accepted(change)
+    records = {name: read_record(content) for name, content in found.records.items()}
+    (ran,) = checks_of(found.facts, records, CATALOG)
+    assert (ran.name, ran.outcome, ran.measured) == ("ran", Outcome.INCONCLUSIVE, "interrupted, 1 lap")
+
+
 def test_what_was_not_measured_is_beside_nothing() -> None:
     found = accepted(unmeasured)
     records = {name: read_record(content) for name, content in found.records.items()}

@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace as changed
 
 from catalogs import CATALOG
@@ -192,6 +193,13 @@ def test_the_health_of_one_device_of_two(after: dict[str, Any], name: str, outco
 def test_what_cannot_be_read_is_not_known() -> None:
     checks = checks_of(facts({"before": {"problem": "no permission"}}), {}, CATALOG)
     assert [check.outcome for check in checks if check.part == "health"] == [Outcome.NOT_KNOWN]
+
+
+def test_each_comparison_of_a_number_is_a_test_in_junit() -> None:
+    document = json.loads((ROOT / "docs" / "verdict" / "certificate.json").read_text(encoding="utf-8"))
+    document["checks"] = to_builtins([decided((0.96, 0.99), limit) for limit in ("memory-sound", "memory-history")])
+    names = [test.get("name") for test in ElementTree.fromstring(junit_of(document)).iter("testcase")]
+    assert names == ["roofs: memory_bandwidth against sound", "roofs: memory_bandwidth against history"]
 
 
 def test_what_is_not_known_is_skipped_in_junit() -> None:
