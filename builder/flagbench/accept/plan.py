@@ -192,7 +192,7 @@ def _case_part(
         return Part(target, left, "asked for; how long it takes is not known"), None
     if shortest is not None:
         takes = f"the shortest takes about {shortest.seconds:.0f} s after the roofs"
-        return None, f"no case fits into {minutes:g} minutes; {takes}"
+        return None, f"no case fits into --minutes {minutes:g}; {takes}"
     return None, "no case fits the memory of a device and this Python"
 
 

@@ -96,7 +96,7 @@ def _whole(machine: CertificateMachine) -> AcceptanceCheck:
 def _driver(facts: Facts) -> AcceptanceCheck:
     against, drivers = f"the stack {facts.stack}", facts.machine.drivers
     if facts.driver_floor is None:
-        return not_known("driver", PREFLIGHT, against, "its image states no oldest driver, or no image is used")
+        return not_known("driver", PREFLIGHT, against, "no image is used, or it states no oldest driver")
     if not drivers:
         return not_known("driver", PREFLIGHT, against, "no tool says the version of the driver")
     outcome, reason, remedy = Outcome.PASS, "", ""
