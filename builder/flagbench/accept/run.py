@@ -128,7 +128,7 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: AcceptanceClock,
         facts["reason"] = f"there was no time left: {max(left, 0):.0f} s"
         return False
     print_note(f"flagbench: accept: {name}, about {part.seconds:.0f} s; {left:.0f} s are left")
-    target = part.target.asked(max_minutes=left / 60, timeout=max(5.0, min(left / 2, MOST_TIMEOUT)))
+    target = part.target.with_options(max_minutes=left / 60, timeout=max(5.0, min(left / 2, MOST_TIMEOUT)))
     try:
         with _limit(left + LATE_SECONDS):
             ended = run_and_keep(target, store)

@@ -13,6 +13,7 @@ from flagbench import complete
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.console.output import check_new_file, print_error
 from flagbench.errors import FlagbenchError
+from flagbench.machine.diagnosis import Diagnosis
 from flagbench.machine.look import look_at_machine
 from flagbench.manifests.load import load_catalog
 from flagbench.options import takes_options, words
@@ -28,7 +29,7 @@ from flagbench.runs.reproduce.budget import LimitOptions
 from flagbench.runs.reproduce.bundle_files import bundle_files
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.nearest import find_claim
-from flagbench.runs.reproduce.plan import PlanOptions, plan_of
+from flagbench.runs.reproduce.plan import PlanOptions, ReproductionPlan, plan_of
 from flagbench.runs.reproduce.preflight import check_machine, describe_layout, look_at_image, refuse
 from flagbench.runs.reproduce.repeat import Reproduction, run_all
 from flagbench.runs.series import SeriesOptions, plan_sides
@@ -97,27 +98,25 @@ def command(
     only_docker = [word.partition("=")[0] for word in words(container)]
     target = target_of(plan.request, choose_via(via, plan.request.stack, only_docker), container)
     records = open_usable_store(store)
-    line = ["reproduce", claim.id, *([] if on is None else [f"--on={on}"]), *words(options), *words(limits)]
-    described: Described | None = None
-    layout = describe_layout(plan, container=target.via == "docker")
+    in_container = target.via == "docker"
+    described, findings = _describe(plan, container=in_container)
     facts = look_at_machine(plan.request.options.gpus)
-    findings = check_machine(plan, catalog, facts, store, container=target.via == "docker")
-    if isinstance(layout, Described):
-        described = layout
-    else:
-        findings = [layout, *findings]
+    findings += check_machine(plan, catalog, facts, store, container=in_container)
     if dry_run:
         findings += look_at_image(target, catalog)
-    asked = Reproduction(plan, limits, target, line, findings)
+    line = _command_line(claim.id, on, options, limits)
+    reproduction = Reproduction(plan, limits, target, line, findings)
     if not dry_run:
-        page.announce(asked)
-    if asked.forbidden and not dry_run:
-        raise refuse(plan, catalog, facts, asked.forbidden)
+        page.announce(reproduction)
+        if reproduction.forbidden:
+            raise refuse(plan, catalog, facts, reproduction.forbidden)
     expected = estimate(described, plan.request.stack, records, catalog.claims.values())
     page.warn_of_limit(limits, expected)
     if dry_run:
-        page.dry_run(asked, expected, as_json=as_json)
-        raise typer.Exit(int(ExitCode.WRONG_HARDWARE if asked.forbidden else ExitCode.OK))
+        page.dry_run(reproduction, expected, as_json=as_json)
+        if reproduction.forbidden:
+            raise typer.Exit(int(ExitCode.WRONG_HARDWARE))
+        return
     if preview.asks(plan.request, yes=yes):
         preview.confirm(expected)
     target.launcher.command(target.request)  # for its errors: what it needs is not installed
@@ -125,18 +124,35 @@ def command(
     digest = None if described is None else described.digest
     (side,) = plan_sides(series, [target], records, line, [digest])
     with logged() as log:
-        outcome = run_all(side, asked, records)
+        outcome = run_all(side, reproduction, records)
     if outcome.series is None or outcome.result is None:
         raise typer.Exit(outcome.code or int(ExitCode.INTERRUPTED))
     failure = sha256 = None
     try:
-        with bundle_files(asked, outcome, records, catalog, log.text) as files:
+        with bundle_files(reproduction, outcome, records, catalog, log.text) as files:
             sha256 = write_bundle(bundle, files)
     except FlagbenchError as error:
         failure = error
-    page.show(asked, outcome, bundle, sha256, wide=wide, as_json=as_json)
+    page.show(reproduction, outcome, bundle, sha256, wide=wide, as_json=as_json)
     sys.stdout.flush()
+    code = outcome.code
     if failure is not None:
         print_error(failure.message, failure.remedy)
-    code = outcome.code or (int(failure.code) if failure else 0) or int(outcome.result.verdict.exit_code)
-    raise typer.Exit(code)
+        code = code or int(failure.code)
+    raise typer.Exit(code or int(outcome.result.verdict.exit_code))
+
+
+def _describe(plan: ReproductionPlan, *, container: bool) -> tuple[Described | None, list[Diagnosis]]:
+    """The configuration of the runs, or None and the finding that says why there is none."""
+    layout = describe_layout(plan, container=container)
+    if isinstance(layout, Described):
+        return layout, []
+    return None, [layout]
+
+
+def _command_line(claim_id: str, stack: str | None, options: PlanOptions, limits: LimitOptions) -> list[str]:
+    """The words that give this reproduction again."""
+    line = ["reproduce", claim_id]
+    if stack is not None:
+        line.append(f"--on={stack}")
+    return [*line, *words(options), *words(limits)]

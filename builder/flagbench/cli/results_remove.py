@@ -48,39 +48,45 @@ def command(
     --json prints {"removed": [...]}, each with name, detail and size (bytes, with bundles), and needs --yes; with
     --dry-run it prints {"removable": [...]}.
     """
-    filtered = any(option is not None for option in (older_than, case, state))
-    if records and filtered:
-        raise FlagbenchError(
-            "results rm: records are named and selected at once",
-            remedy="name records, or select them with --older-than, --case and --state",
-        )
-    if not records and not filtered:
-        raise FlagbenchError(
-            "results rm: no record is selected",
-            remedy="name records, or select them with --older-than, --case or --state",
-        )
+    filtered = older_than is not None or case is not None or state is not None
+    _check_selection(named=bool(records), filtered=filtered)
     place = open_store(store)
     if records:
-        entries = listed_records(records, place)
+        selected = listed_records(records, place)
     else:
-        selected = select(place, case=case, state=state, older_than=older_than)
-        entries = [entry for entry in selected if may_be_removed(entry)]
+        matching = select(place, case=case, state=state, older_than=older_than)
+        selected = [record for record in matching if may_be_removed(record)]
     if not dry_run and not yes and (json or not _can_ask()):
         raise FlagbenchError(
             "nothing was removed: results rm needs a terminal to ask for confirmation",
             remedy="add --yes to remove without asking, or --dry-run to see what would be removed",
         )
-    removable = with_bundles(place, entries)
+    removable = with_bundles(place, selected)
+    if dry_run and json:
+        echo_json({"removable": [_as_json(record) for record in removable]})
+        return
     if not json:
         _print(removable, wide=wide)
     if dry_run:
-        if json:
-            echo_json({"removable": [_as_json(record) for record in removable]})
         return
     if not removable and not json:
         return
     if yes or typer.confirm(f"Remove {_total(removable)}?", err=True):
         _remove(place, removable, json=json)
+
+
+def _check_selection(*, named: bool, filtered: bool) -> None:
+    """Raise FlagbenchError (usage) unless records are either named or selected by options."""
+    if named and filtered:
+        raise FlagbenchError(
+            "results rm: records are named and selected at once",
+            remedy="name records, or select them with --older-than, --case and --state",
+        )
+    if not named and not filtered:
+        raise FlagbenchError(
+            "results rm: no record is selected",
+            remedy="name records, or select them with --older-than, --case or --state",
+        )
 
 
 def _print(records: Sequence[RemovableRecord], *, wide: bool) -> None:

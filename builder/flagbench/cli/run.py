@@ -15,10 +15,11 @@ from flagbench.errors import FlagbenchError
 from flagbench.machine.catalog import with_stack
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, resolve_image
+from flagbench.manifests.model import Case, Catalog
 from flagbench.options import takes_options, words
 from flagbench.price import check_price
 from flagbench.runs import preview
-from flagbench.runs.keep import open_usable_store, run_and_keep
+from flagbench.runs.keep import Finished, open_usable_store, run_and_keep
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
@@ -74,19 +75,16 @@ def command(
     catalog = load_catalog()
     image_name = with_stack(image_name, catalog)
     case, stack = resolve_image(image_name, catalog)
-    if claim is not None and catalog_get(catalog.claims, claim, kind="claim").case != case.name:
-        raise FlagbenchError(
-            f"the claim {claim} is not of the case {case.name}",
-            remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
-        )
+    _check_claim(claim, case, catalog)
     check_series(series, options)
     records = open_usable_store(store)
-    flags = ["--show-command"] if show_command else []
-    targets = targets_of(RunRequest(case, stack, options), via, container, series.interleave, catalog, flags)
+    container_flags = ["--show-command"] if show_command else []
+    request = RunRequest(case, stack, options)
+    targets = targets_of(request, via, container, series.interleave, catalog, container_flags)
     first = targets[0]
     if not (dry_run or show_command):
         preview.announce(first)
-    if show_command and series.asked:
+    if show_command and series.requested:
         raise FlagbenchError(
             "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --name"
         )
@@ -96,45 +94,75 @@ def command(
         return
     memory = memory_here(first.request)
     preview.warn_of_memory(memory)
+    # Of every target, for its errors: what a launcher needs may not be installed.
     lines = [target.launcher.command(target.request) for target in targets]
-    if dry_run or preview.asks(first.request, yes=yes):
+    if dry_run:
         expected = estimate(described[0], stack, records, catalog.claims.values())
-        if dry_run:
-            facts = series.facts if series.asked else None
-            preview.show(first, described[0], expected, memory, command=lines[0], series=facts, as_json=as_json)
-            return
-        preview.confirm(expected)
-    if series.asked:
-        from flagbench.runs import series_page  # with verify, which a --dry-run does not need
-
+        facts = series.facts if series.requested else None
+        preview.show(first, described[0], expected, memory, command=lines[0], series=facts, as_json=as_json)
+        return
+    if preview.asks(first.request, yes=yes):
+        preview.confirm(estimate(described[0], stack, records, catalog.claims.values()))
+    if series.requested:
         command_line = ["run", image_name, *options.words(), *words(container), *words(series)]
-        digests = [each.digest for each in described]
+        digests = [description.digest for description in described]
         sides = plan_sides(series, targets, records, command_line, digests)
         code = run_sides(sides, lambda target: run_and_keep(target, records))
+        from flagbench.runs import series_page  # with verify, which a --dry-run does not need
+
         series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)
         raise typer.Exit(code)
     with Delaying() as delaying:
-        ended = run_and_keep(targets[0], records)
-    interrupted = delaying.signalled is not None or ended.result.signalled
-    code = ended.code or int(ExitCode.INTERRUPTED if interrupted else ExitCode.OK)
-    if ended.refused or not ended.result.record.strip():
-        raise typer.Exit(ended.code)
-    try:
-        # A record that could not be stored is printed: it cost a run.
-        if as_json or not ended.kept:
-            echo_json_text(ended.result.record.decode("utf-8", "replace").rstrip("\n"))
-        else:
-            # With verify, as above.
-            from flagbench.records.read import read_record
-            from flagbench.records.runs_and_series import Runs
-            from flagbench.runs.series_page import verdict_of
+        finished = run_and_keep(first, records)
+    if finished.refused or not finished.result.record.strip():
+        raise typer.Exit(finished.code)
+    if as_json or not finished.kept:
+        _print_record(finished)
+    else:
+        _print_verdict(finished, case, catalog, claim, wide=wide)
+    code = finished.code
+    if code == ExitCode.OK and (delaying.signalled is not None or finished.result.signalled):
+        code = int(ExitCode.INTERRUPTED)
+    raise typer.Exit(code)
 
-            record = read_record(ended.result.record)
-            print(verdict_of(Runs([record]), case, catalog, claim, wide=wide), end="")
+
+def _check_claim(name: str | None, case: Case, catalog: Catalog) -> None:
+    """Raise FlagbenchError (usage) for a claim that does not exist or is another case's."""
+    if name is None:
+        return
+    if catalog_get(catalog.claims, name, kind="claim").case != case.name:
+        raise FlagbenchError(
+            f"the claim {name} is not of the case {case.name}",
+            remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
+        )
+
+
+def _print_record(finished: Finished) -> None:
+    """Print the record as JSON. Raises NotPrinted where it is neither printed nor stored: it cost a run."""
+    try:
+        echo_json_text(finished.result.record.decode("utf-8", "replace").rstrip("\n"))
         sys.stdout.flush()
     except NotPrinted as error:
-        if not ended.kept:
+        if not finished.kept:
             raise
-        # It is stored: a failure to show it does not change how the run ended.
-        print_error(str(error), "the record is kept; `flagbench results show last`")
-    raise typer.Exit(code)
+        _report_not_printed(error)
+
+
+def _print_verdict(finished: Finished, case: Case, catalog: Catalog, claim: str | None, *, wide: bool) -> None:
+    """Print the verdict on a record that is stored."""
+    # With verify, which a --dry-run does not need.
+    from flagbench.records.read import read_record
+    from flagbench.records.runs_and_series import Runs
+    from flagbench.runs.series_page import verdict_of
+
+    try:
+        record = read_record(finished.result.record)
+        print(verdict_of(Runs([record]), case, catalog, claim, wide=wide), end="")
+        sys.stdout.flush()
+    except NotPrinted as error:
+        _report_not_printed(error)
+
+
+def _report_not_printed(error: NotPrinted) -> None:
+    """Report that a stored record could not be printed, which does not change how the run ended."""
+    print_error(str(error), "the record is kept; `flagbench results show last`")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -95,38 +96,53 @@ def command(
     check_price()
     if junit is not None:
         check_output(junit, "--junit")
-    names, others = records or ["last"], baseline or []
-    _check_options(claim, others, within)
-    require_one_stdin([*names, *others])
+    names = records or ["last"]
+    baseline_names = baseline or []
+    _check_options(claim, baseline_names, within)
+    require_one_stdin([*names, *baseline_names])
     runs = load_runs(names, store)
-    base = load_runs(others, store) if others else None
-    held = runs.to_verify()
+    base = None
+    if baseline_names:
+        base = load_runs(baseline_names, store)
+    judged = runs.to_verify()
+    all_records = list(judged)
+    if base is not None:
+        all_records += base.records
     series = runs.summaries("runs")
-    known = [*held, *(base.records if base else ())]
-    priors = named_priors([*names, *others], held, known, store)
-    terms = Terms(within, priors, look_level(series, len(held)))
-    baselines = base.summaries("baseline") if base else []
-    result = with_series(_verified(held, runs, claim, base, terms), [*series, *baselines])
-    result = dated(result, held, datetime.now(timezone.utc).replace(tzinfo=None))
-    explanation = _explained(held, result, base) if why and held else None
+    priors = named_priors([*names, *baseline_names], judged, all_records, store)
+    terms = Terms(within, priors, look_level(series, len(judged)))
+    result = _judge(judged, runs, claim, base, terms)
+    if base is not None:
+        series = [*series, *base.summaries("baseline")]
+    result = dated(with_series(result, series), judged, datetime.now(timezone.utc).replace(tzinfo=None))
+    explanation = None
+    if why and judged:
+        explanation = _explain_runs(judged, result, base)
     if junit is not None:
         write_output(junit, junit_of_verdict(result))
     if as_json:
-        more: dict[str, Any] = {"efficiency": [efficiency(record, price_here()) for record in held]}
-        more |= {"explanation": explanation and explanation.to_dict()} if why else {}
-        echo_json(result.to_dict() | msgspec.to_builtins(more))
+        document = result.to_dict()
+        document["efficiency"] = msgspec.to_builtins([efficiency(record, price_here()) for record in judged])
+        if why:
+            document["explanation"] = None
+        if explanation is not None:
+            document["explanation"] = msgspec.to_builtins(explanation.to_dict())
+        echo_json(document)
     else:
-        print(verdict_table(held, result, wide=wide), end="")
-        if explanation:
+        print(verdict_table(judged, result, wide=wide), end="")
+        if explanation is not None:
             print(explanation_page(explanation, wide=wide), end="")
     raise typer.Exit(int(result.verdict.exit_code))
 
 
-def _explained(held: list[Record], result: VerifyResult, base: Runs | None) -> Explanation:
+def _explain_runs(records: list[Record], result: VerifyResult, baseline: Runs | None) -> Explanation:
     """Why the runs of a verdict are slow."""
     catalog = load_catalog(claims="roofs")
-    case = catalog_get(catalog.cases, held[0].case, kind="case")
-    return explain(held, result, case, base.to_verify() if base else (), [*catalog.claims.values()])
+    case = catalog_get(catalog.cases, records[0].case, kind="case")
+    baseline_records: Sequence[Record] = ()
+    if baseline is not None:
+        baseline_records = baseline.to_verify()
+    return explain(records, result, case, baseline_records, [*catalog.claims.values()])
 
 
 def _check_options(claim: str | None, baseline: list[str], within: float) -> None:
@@ -151,16 +167,16 @@ def _claims_to_read(case: str, claim: str | None, baseline: Runs | None) -> bool
     """The claims that a verdict needs, as `load_catalog` takes them; an error names all of them."""
     if baseline is not None:
         return False
-    return case if claim is None or claim.startswith(f"{case}/") else True
+    if claim is None or claim.startswith(f"{case}/"):
+        return case
+    return True
 
 
-def _verified(
-    records: list[Record], runs: Runs, claim: str | None, baseline: Runs | None, terms: Terms
-) -> VerifyResult:
-    """The verdict on the records, before what is known of their series."""
-    named = records[0].case if records else runs.series[0].document.request.case
-    catalog = load_catalog(claims=_claims_to_read(named, claim, baseline))
-    case = catalog_get(catalog.cases, named, kind="case")
+def _judge(records: list[Record], runs: Runs, claim: str | None, baseline: Runs | None, terms: Terms) -> VerifyResult:
+    """The verdict on the records, without what their series say."""
+    case_name = records[0].case if records else runs.series[0].document.request.case
+    catalog = load_catalog(claims=_claims_to_read(case_name, claim, baseline))
+    case = catalog_get(catalog.cases, case_name, kind="case")
     if baseline is not None and baseline.problems:
         raise FlagbenchError(
             f"the baseline cannot be used: {'; '.join(baseline.problems)}",
@@ -168,7 +184,9 @@ def _verified(
             code=ExitCode.DATA,
         )
     if not records:
-        against = Against("claim", claim or "") if baseline is None else Against("baseline", "")
+        against = Against("claim", claim or "")
+        if baseline is not None:
+            against = Against("baseline", "")
         return VerifyResult(Verdict.INVALID, (), "", case.gate, against, (), (), ())
     if baseline is not None:
         any_seed = runs.own_seeds or baseline.own_seeds
@@ -177,9 +195,11 @@ def _verified(
         return verify_claim(records, catalog_get(catalog.claims, claim, kind="claim"), case, terms=terms)
     result = verify_nearest(records, catalog, terms)
     if result is None:
-        same = " on this device and of this shape" if case.kind == MEASURE else ""
+        what = f"there is no claim of the case {case.name}"
+        if case.kind == MEASURE:
+            what = f"{what} on this device and of this shape"
         raise FlagbenchError(
-            f"there is no claim of the case {case.name}{same}",
+            what,
             remedy=f"`flagbench expect {case.name}` shows what is published for a device, "
             "`flagbench report RECORD` the record in charts, --baseline RECORD compares it with another one",
         )

@@ -6,9 +6,8 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import typer
 from msgspec.structs import replace
@@ -77,8 +76,8 @@ class SeriesOptions:
     ] = None
 
     @property
-    def asked(self) -> bool:
-        """Whether a series is asked for; a name alone makes one of a single run."""
+    def requested(self) -> bool:
+        """Whether the run is to be a series; a name alone makes one of a single run."""
         return (self.repeat, self.interleave, self.name) != (None, None, None)
 
     @property
@@ -110,9 +109,12 @@ class Side:
 
     def read(self, run: int) -> Record | None:
         """The record of a run; None where it left no valid one."""
-        with suppress(RecordError):
-            return read_record(self.contents[run]) if run in self.contents else None
-        return None
+        if run not in self.contents:
+            return None
+        try:
+            return read_record(self.contents[run])
+        except RecordError:
+            return None
 
     @property
     def series(self) -> Series | None:
@@ -126,7 +128,7 @@ def check_series(series: SeriesOptions, options: LocalOptions) -> None:
     """Raise FlagbenchError (usage) for a name that is not valid, and for options that do not fit a series."""
     if series.name is not None:
         check_series_name(series.name)
-    if not series.asked:
+    if not series.requested:
         return
     if options.run_id is not None:
         raise FlagbenchError(
@@ -154,7 +156,12 @@ def plan_sides(
         digests: of each target's configuration before a run's own seed is set.
     """
     name = series.name or secrets.token_hex(_NAME_BYTES)
-    series_ids = [series_id_of(name, side) for side in (SIDES if len(targets) > 1 else (None,))]
+    named_by: Literal["flagbench", "user"] = "user"
+    if series.name is None:
+        named_by = "flagbench"
+    series_ids = [series_id_of(name, None)]
+    if len(targets) > 1:
+        series_ids = [series_id_of(name, side) for side in SIDES]
     started_at = utc_now()
     sides = []
     for index, (target, series_id, digest) in enumerate(zip(targets, series_ids, digests, strict=True)):
@@ -163,15 +170,21 @@ def plan_sides(
         if options.nodes > 1 and is_another_node(options.node_rank, os.environ):
             sides.append(Side(target, runs, None))
             continue
+        interleaved_with = None
+        if len(series_ids) > 1:
+            interleaved_with = series_ids[1 - index]
+        seeds: Literal["derived", "given"] = "given"
+        if options.seed is None:
+            seeds = "derived"
         document = SeriesDocument(
             series_id=series_id,
             nonce=name,
-            nonce_by="flagbench" if series.name is None else "user",
-            seeds="derived" if options.seed is None else "given",
+            nonce_by=named_by,
+            seeds=seeds,
             token=secrets.token_hex(16),
             flagbench=Builder(__version__, commit()),
             request=SeriesRequest(
-                command=tuple(map(redact, command)),
+                command=tuple(redact(word) for word in command),
                 case=target.request.case.name,
                 stack=target.request.stack.name,
                 via=target.via,
@@ -181,7 +194,7 @@ def plan_sides(
             requested=series.count,
             runs=runs,
             started_at=started_at,
-            interleaved_with=series_ids[1 - index] if len(series_ids) > 1 else None,
+            interleaved_with=interleaved_with,
         )
         sides.append(Side(target, runs, SeriesWriter(store, document)))
     return sides
@@ -197,7 +210,7 @@ def run_sides(
 
     Args:
         run: runs a target to its end and stores what it left.
-        until: told a run's exit code once it has ended and is noted; whether the rest is not to be run.
+        until: called with a run's exit code once it has ended and is noted; whether the rest is not to be run.
     """
     codes: list[int] = []
     with Delaying() as delaying:
@@ -206,10 +219,11 @@ def run_sides(
         try:
             turns = [*_turns(sides)]
             for number, (side, planned) in enumerate(turns, 1):
-                label = f" ({side.target.name})" if len(sides) > 1 else ""
-                text = f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}"
-                print_note(text)
-                code, continues = _one(side, planned, run, first=number == 1)
+                label = ""
+                if len(sides) > 1:
+                    label = f" ({side.target.name})"
+                print_note(f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}")
+                code, continues = _run_planned(side, planned, run, first=number == 1)
                 codes.append(code)
                 if not continues or delaying.signalled is not None:
                     codes.append(int(ExitCode.INTERRUPTED))  # even where the run at hand still ended well
@@ -218,7 +232,12 @@ def run_sides(
                     break
         finally:
             stored = _end(sides)
-    return next(filter(None, codes), int(ExitCode.OK if stored else ExitCode.NOT_STORED))
+    for code in codes:
+        if code != ExitCode.OK:
+            return code
+    if not stored:
+        return int(ExitCode.NOT_STORED)
+    return int(ExitCode.OK)
 
 
 def _begin(sides: Sequence[Side]) -> None:
@@ -238,11 +257,16 @@ def _begin(sides: Sequence[Side]) -> None:
 def _turns(sides: Sequence[Side]) -> Iterator[tuple[Side, SeriesRun]]:
     """A B B A A B ...: what drifts slowly, as a device that warms up, reaches both sides alike."""
     for number in range(len(sides[0].runs)):
-        for side in sides if number % 2 == 0 else reversed(sides):
+        in_turn = list(sides)
+        if number % 2 == 1:
+            in_turn.reverse()
+        for side in in_turn:
             yield side, side.runs[number]
 
 
-def _one(side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, first: bool) -> tuple[int, bool]:
+def _run_planned(
+    side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, first: bool
+) -> tuple[int, bool]:
     """Run once and note it: the exit code, and whether the next run is due.
 
     Raises FlagbenchError where the first run could not be started.
@@ -251,7 +275,7 @@ def _one(side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, f
     if side.writer is not None:
         side.writer.started.add(planned.run)
     try:
-        ended = run(side.target.asked(run_id=planned.run_id, seed=planned.seed))
+        finished = run(side.target.with_options(run_id=planned.run_id, seed=planned.seed))
     except FlagbenchError as error:
         if first:
             _forget_start(side, planned)
@@ -261,21 +285,27 @@ def _one(side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, f
         reason = redact(f"it could not be started: {error.message}")
         _note(side, _failed(planned, int(error.code), started_at, seconds, reason))
         return int(error.code), False
-    continues = ended.code != ExitCode.INTERRUPTED and not ended.result.signalled
-    content = ended.result.record
-    if ended.refused and first:
+    if finished.refused and first:
         _forget_start(side, planned)
-    elif not content.strip():
-        # Another node, as only its platform's variables told: it has no records, and so no series.
+    elif not finished.result.record.strip():
+        # Another node, as only its platform's variables say: it has no records, and so no series.
         if side.writer is not None and not side.contents:
             side.writer.abandon()
             side.writer = None
     else:
-        if not ended.refused:
-            side.contents[planned.run] = content
-            side.unstored += [content] * (not ended.kept)
-        _note(side, _entry(planned, ended))
-    return ended.code, continues and not ended.refused
+        if not finished.refused:
+            _keep_content(side, planned, finished)
+        _note(side, _describe_finished(planned, finished))
+    interrupted = finished.code == ExitCode.INTERRUPTED or finished.result.signalled
+    return finished.code, not interrupted and not finished.refused
+
+
+def _keep_content(side: Side, planned: SeriesRun, finished: Finished) -> None:
+    """Keep the record of a run for the verdict, and to be printed at the end where it could not be stored."""
+    content = finished.result.record
+    side.contents[planned.run] = content
+    if not finished.kept:
+        side.unstored.append(content)
 
 
 def _forget_start(side: Side, planned: SeriesRun) -> None:
@@ -296,19 +326,24 @@ def _note(side: Side, run: SeriesRun) -> None:
         side.writer.describe(record.system.image)
 
 
-def _entry(planned: SeriesRun, ended: Finished) -> SeriesRun:
-    """What the series says of a run that has ended."""
-    launch, content = ended.launch, ended.result.record
+def _describe_finished(planned: SeriesRun, finished: Finished) -> SeriesRun:
+    """The run of the series document after it has ended."""
+    launch, content = finished.launch, finished.result.record
     try:
         record = read_record(content)
     except RecordError as error:
-        return _failed(planned, ended.code, launch.started_at, launch.seconds, error.message)
+        return _failed(planned, finished.code, launch.started_at, launch.seconds, error.message)
+    record_id: str | None = record.record_id
+    sha256: str | None = hashlib.sha256(content).hexdigest()
+    if finished.refused:
+        # Nothing was run, and its record is not stored.
+        record_id = sha256 = None
     return replace(
         planned,
         state=record.status.state,
-        exit_code=ended.code,
-        record_id=None if ended.refused else record.record_id,
-        sha256=None if ended.refused else hashlib.sha256(content).hexdigest(),
+        exit_code=finished.code,
+        record_id=record_id,
+        sha256=sha256,
         created_at=record.created_at,
         config_digest=record.config_digest,
         started_at=launch.started_at,

@@ -43,15 +43,18 @@ class Target:
     @property
     def image(self) -> str | None:
         """The image by the name that was given or is usual; None for a native run."""
-        return None if self.via == "native" else self.container.image or self.request.image
+        if self.via == "native":
+            return None
+        return self.container.image or self.request.image
 
     @property
     def name(self) -> str:
         """`case:stack`, or the image where one was given."""
-        given = self.container.image if self.via == "docker" else None
-        return given or self.request.name
+        if self.via == "docker" and self.container.image:
+            return self.container.image
+        return self.request.name
 
-    def asked(self, **options: Any) -> Target:
+    def with_options(self, **options: Any) -> Target:
         """The same with other options of the request."""
         return replace(self, request=replace(self.request, options=replace(self.request.options, **options)))
 
@@ -62,7 +65,7 @@ def target_of(request: RunRequest, via: Via, container: DockerOptions) -> Target
 
 
 def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via:
-    """How to run: as asked, else in this Python for a processor, or where it has torch and no `docker` is there.
+    """How to run: as `via` says, else in this Python for a processor, or where it has torch and there is no `docker`.
 
     Everything else runs in a container. Raises FlagbenchError (usage) for a contradiction.
     """
@@ -74,9 +77,13 @@ def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via
         require_base(stack)
     if via is not None:
         return via
-    native = stack.device_kind == "cpu" or stack.base is None
-    native = native or (shutil.which("docker") is None and find_spec("torch") is not None)
-    return "native" if native and not only_docker else "docker"
+    if only_docker:
+        return "docker"
+    if stack.device_kind == "cpu" or stack.base is None:
+        return "native"
+    if shutil.which("docker") is None and find_spec("torch") is not None:
+        return "native"
+    return "docker"
 
 
 def targets_of(
@@ -94,16 +101,16 @@ def targets_of(
     only_docker = [*(word.partition("=")[0] for word in words(container)), *flags]
     if interleave is None:
         return [target_of(request, choose_via(via, request.stack, only_docker), container)]
-    other, image = other_side(interleave, request, catalog)
+    alternate, image = resolve_interleaved(interleave, request, catalog)
     if image is not None:
         only_docker.append("--interleave with an image")
     return [
         target_of(request, choose_via(via, request.stack, only_docker), container),
-        target_of(other, choose_via(via, other.stack, only_docker), replace(container, image=image)),
+        target_of(alternate, choose_via(via, alternate.stack, only_docker), replace(container, image=image)),
     ]
 
 
-def other_side(name: str, request: RunRequest, catalog: Catalog) -> tuple[RunRequest, str | None]:
+def resolve_interleaved(name: str, request: RunRequest, catalog: Catalog) -> tuple[RunRequest, str | None]:
     """What --interleave names: a request like `request`, and the image where one is named.
 
     `CASE:STACK`, or the image of the same case and stack by a name with a slash, an id or a digest. Raises

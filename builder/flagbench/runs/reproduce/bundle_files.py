@@ -25,7 +25,7 @@ from flagbench_core.scratch import scratch
 
 @contextmanager
 def bundle_files(
-    asked: Reproduction, outcome: Measured, store: Store, catalog: Catalog, log: str
+    reproduction: Reproduction, outcome: Measured, store: Store, catalog: Catalog, log: str
 ) -> Iterator[dict[str, bytes | Path]]:
     """The files by their paths in the bundle; those that are large are copied from the store while it is open."""
     series, result = outcome.series, outcome.result
@@ -34,7 +34,7 @@ def bundle_files(
     missing: dict[str, str] = {}
     with scratch() as temporary:
         files: dict[str, bytes | Path] = {
-            bundle.CLAIM: documents.to_json(bundle.claim_document(asked.plan.claim)),
+            bundle.CLAIM: documents.to_json(bundle.claim_document(reproduction.plan.claim)),
             bundle.VERDICT: documents.to_json(result.to_dict()),
             bundle.series_path(series.document.series_id): series.document.to_json(),
             documents.ENVIRONMENT: documents.to_json(documents.environment(os.environ)),
@@ -46,14 +46,14 @@ def bundle_files(
                 files.update(_raw(record, store, Path(temporary)))
             except FlagbenchError as error:
                 missing[bundle.raw_path(record.record_id, "")] = redact(error.message)
-        if asked.target.image is None:
+        if reproduction.target.image is None:
             files[documents.PACKAGES] = documents.to_json(documents.packages())
         else:
             try:
-                files[bundle.LOCK] = _lock_of_image(asked.target, outcome.records, catalog)
+                files[bundle.LOCK] = _lock_of_image(reproduction.target, outcome.records, catalog)
             except FlagbenchError as error:
                 missing[bundle.LOCK] = error.message
-        files[bundle.REPRODUCTION] = documents.to_json({**_about(asked, outcome), "missing": missing})
+        files[bundle.REPRODUCTION] = documents.to_json({**_about(reproduction, outcome), "missing": missing})
         yield files
 
 
@@ -92,18 +92,18 @@ def _lock_of_image(target: Target, records: Sequence[Record], catalog: Catalog) 
     return lock_path(stack.name, images)
 
 
-def _about(asked: Reproduction, outcome: Measured) -> dict[str, Any]:
+def _about(reproduction: Reproduction, outcome: Measured) -> dict[str, Any]:
     """What was asked for, found and done."""
-    limits, series = asked.limits, outcome.series
+    limits, series = reproduction.limits, outcome.series
     assert series is not None
     return {
         "schema": "reproduction/v1",
-        **asked.facts,
+        **reproduction.facts,
         **outcome.facts,
         "created_at": utc_now(),
         "flagbench": documents.this_flagbench(),
-        "command": [redact(word) for word in asked.command],
-        "stack": asked.plan.request.stack.name,
+        "command": [redact(word) for word in reproduction.command],
+        "stack": reproduction.plan.request.stack.name,
         "limits": {
             "runs": limits.looks[-1],
             "looks": list(limits.looks),

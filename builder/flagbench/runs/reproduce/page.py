@@ -25,23 +25,23 @@ _ENDINGS = {
 }
 
 
-def announce(asked: Reproduction, *, dry_run: bool = False) -> None:
+def announce(reproduction: Reproduction, *, dry_run: bool = False) -> None:
     """On stderr: what will run, what is known to differ, what the row leaves open, and what is wrong here.
 
     A dry run shows the first and the last on stdout.
     """
-    plan, options = asked.plan, asked.plan.request.options
+    plan, options = reproduction.plan, reproduction.plan.request.options
     if not dry_run:
         print_note(f"flagbench: {_row(plan.claim)}")
-        print_note(f"flagbench: {asked.target.name}, {asked.target.via}, {' '.join(options.words())}")
-        print_note(f"possible verdicts: {_listed(asked.possible)}")
+        print_note(f"flagbench: {reproduction.target.name}, {reproduction.target.via}, {' '.join(options.words())}")
+        print_note(f"possible verdicts: {_listed(reproduction.possible)}")
     for text in plan.differs:
         print_note(f"differs: {text}")
     if plan.unpublished:
         print_note(f"not published, so not compared: {', '.join(plan.unpublished)}")
     if plan.name is not None:
         print_note("seeds: each run has its own, from --name; what depends on the row's seed is not compared")
-    for finding in asked.findings if not dry_run else ():
+    for finding in reproduction.findings if not dry_run else ():
         if finding.level is not Level.OK:
             print_note(f"{finding.name}: {_line(finding)}")
 
@@ -52,22 +52,22 @@ def warn_of_limit(limits: LimitOptions, expected: DurationEstimate | None) -> No
         print_note(f"warn: limit: {limits.minutes:.4g} min end the first run; it should take {expected.text}")
 
 
-def dry_run(asked: Reproduction, expected: DurationEstimate | None, *, as_json: bool) -> None:
+def dry_run(reproduction: Reproduction, expected: DurationEstimate | None, *, as_json: bool) -> None:
     """Print what would run."""
-    plan, target, limits = asked.plan, asked.target, asked.limits
+    plan, target, limits = reproduction.plan, reproduction.target, reproduction.limits
     facts = {
-        **asked.facts,
+        **reproduction.facts,
         "runs": target.name,
         "arguments": plan.request.options.words(),
-        "verdicts": [verdict.value for verdict in asked.possible],
+        "verdicts": [verdict.value for verdict in reproduction.possible],
         "looks": list(limits.looks),
         "minutes": limits.minutes,
         "expected_seconds": None if expected is None else expected.seconds,
         "expected_basis": None if expected is None else expected.basis,
     }
     if not as_json:
-        print(visible(_answer(asked)), flush=True)
-    announce(asked, dry_run=True)
+        print(visible(_answer(reproduction)), flush=True)
+    announce(reproduction, dry_run=True)
     if as_json:
         echo_json(facts)
         return
@@ -78,20 +78,20 @@ def dry_run(asked: Reproduction, expected: DurationEstimate | None, *, as_json: 
         "looks": f"after {', '.join(map(str, limits.looks))} runs",
         "limit": "none" if limits.minutes is None else f"{limits.minutes:.4g} min",
         "a run takes": time_of_run(expected),
-        **{finding.name: _line(finding) for finding in asked.findings},
+        **{finding.name: _line(finding) for finding in reproduction.findings},
     }
     print_rows(rows)
 
 
-def _answer(asked: Reproduction) -> str:
+def _answer(reproduction: Reproduction) -> str:
     """Whether this machine can run the row, and with which verdicts."""
-    name = asked.plan.claim.id
-    if asked.forbidden:
-        problems = "; ".join(f"{finding.name}: {finding.detail}" for finding in asked.forbidden)
+    name = reproduction.plan.claim.id
+    if reproduction.forbidden:
+        problems = "; ".join(f"{finding.name}: {finding.detail}" for finding in reproduction.forbidden)
         return f"this machine cannot reproduce {name}: {problems}"
-    if len(asked.possible) == 1:
-        return f"{name}: the verdict can only be {asked.possible[0].value}"
-    return f"{name}: possible verdicts: {_listed(asked.possible)}"
+    if len(reproduction.possible) == 1:
+        return f"{name}: the verdict can only be {reproduction.possible[0].value}"
+    return f"{name}: possible verdicts: {_listed(reproduction.possible)}"
 
 
 def _row(claim: Claim) -> str:
@@ -110,7 +110,7 @@ def _line(finding: Diagnosis) -> str:
 
 
 def show(
-    asked: Reproduction, outcome: Measured, bundle: Path, digest: str | None, *, wide: bool, as_json: bool
+    reproduction: Reproduction, outcome: Measured, bundle: Path, digest: str | None, *, wide: bool, as_json: bool
 ) -> None:
     """Print the verdict, and where the bundle is. `digest`: its sha256; None where it could not be written."""
     result, clock = outcome.result, outcome.clock
@@ -119,7 +119,7 @@ def show(
         echo_json(
             {
                 "schema": "reproduce/v1",
-                **asked.facts,
+                **reproduction.facts,
                 **outcome.facts,
                 "verdict": result.to_dict(),
                 "runs": len(outcome.records),

@@ -46,9 +46,11 @@ class Reproduction:
     @property
     def possible(self) -> tuple[Verdict, ...]:
         """The verdicts that are possible, as far as is known before anything runs; INVALID always is."""
-        elsewhere = any(f.name == DEVICE and f.level is Level.WARN for f in self.findings)
-        if elsewhere or not self.plan.comparable:
+        if not self.plan.comparable:
             return (Verdict.NOT_COMPARABLE,)
+        for finding in self.findings:
+            if finding.name == DEVICE and finding.level is Level.WARN:
+                return (Verdict.NOT_COMPARABLE,)
         return (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.BELOW, Verdict.INCONCLUSIVE)
 
     @property
@@ -84,72 +86,100 @@ class Measured:
     def facts(self) -> dict[str, Any]:
         """How it ended, and what it took."""
         cost = self.clock.cost
-        return {
-            "ending": self.ending,
-            "seconds": round(self.clock.seconds, 3),
-            "cost": None if cost is None else round(cost, 4),
-        }
+        if cost is not None:
+            cost = round(cost, 4)
+        return {"ending": self.ending, "seconds": round(self.clock.seconds, 3), "cost": cost}
 
 
-def run_all(side: Side, asked: Reproduction, store: Store) -> Measured:
+class _Repetition:
+    """The runs of a reproduction: each within the limits, until no other one is due."""
+
+    def __init__(self, side: Side, reproduction: Reproduction, store: Store) -> None:
+        assert side.writer is not None  # this is node 0
+        self.side = side
+        self.writer = side.writer
+        self.claim = reproduction.plan.claim
+        self.case = reproduction.plan.request.case
+        self.limits = reproduction.limits
+        self.store = store
+        self.clock = ReproductionClock(reproduction.limits)
+        self.ending: Ending = "all runs"
+
+    @property
+    def count(self) -> int:
+        """The runs so far that ended well."""
+        return sum(run.state == "ok" for run in self.writer.series.runs)
+
+    def run(self, target: Target) -> Finished:
+        """Run once, within the time that is left."""
+        before = self.clock.seconds
+        finished = run_and_keep(target.with_options(max_minutes=self.clock.left), self.store)
+        self.clock.longest = max(self.clock.longest, self.clock.seconds - before)
+        return finished
+
+    def is_over(self, code: int) -> bool:
+        """Whether no other run is due after one that ended with this exit code; `ending` says why."""
+        if code:
+            self.ending = "failed"
+            return True
+        if self._look_decides():
+            self.ending = "decided"
+            return True
+        if self.count < self.limits.looks[-1] and not self.clock.allows_another:
+            self.ending = "time"
+            return True
+        return False
+
+    def _look_decides(self) -> bool:
+        """Look at the verdict where a look is due after so many runs, and say so: whether it is decided."""
+        count = self.count
+        label = f"flagbench: run {count} of at most {self.limits.looks[-1]}"
+        series = self.side.series
+        if count not in self.limits.looks or series is None:
+            print_note(f"{label}: no look at the verdict is due, {self.clock.text}")
+            return False
+        _, result = series_verdict(series, self.claim, self.case)
+        print_note(f"{label}: {result.verdict.value} so far, {self.clock.text}")
+        return is_decided(result)
+
+    def conclude(self, code: int) -> int:
+        """The exit code of all runs, from that of `run_sides`; `ending` says how they ended."""
+        if code == ExitCode.TIMEOUT and self.clock.left == 0 and self.count > 0:
+            # The limit of all runs has ended the last one: the verdict is that of those before.
+            self.ending = "time"
+            return int(ExitCode.OK)
+        if code == ExitCode.INTERRUPTED:
+            self.ending = "interrupted"
+        elif code not in (ExitCode.OK, ExitCode.NOT_STORED):
+            self.ending = "failed"
+        return code
+
+
+def run_all(side: Side, reproduction: Reproduction, store: Store) -> Measured:
     """Run until it is decided; every run is stored, and so is the series, in which the looks are written beforehand.
 
     Raises FlagbenchError where the first run could not be started.
     """
-    plan, limits = asked.plan, asked.limits
-    writer = side.writer
-    assert writer is not None  # this is node 0
-    named_by = "flagbench" if plan.name is None else "user"
-    writer.series = replace(writer.series, looks=limits.looks, nonce_by=named_by)
-    clock, case = ReproductionClock(limits), plan.request.case
-    ending: Ending = "all runs"
-
-    def run(target: Target) -> Finished:
-        before = clock.seconds
-        ended = run_and_keep(target.asked(max_minutes=clock.left), store)
-        clock.longest = max(clock.longest, clock.seconds - before)
-        return ended
-
-    def until(code: int) -> bool:
-        nonlocal ending
-        count = sum(run.state == "ok" for run in writer.series.runs)
-        label = f"flagbench: run {count} of at most {limits.looks[-1]}"
-        if code:
-            ending = "failed"
-            return True
-        if count in limits.looks and side.series is not None:
-            _, result = series_verdict(side.series, plan.claim, case)
-            print_note(f"{label}: {result.verdict.value} so far, {clock.text}")
-            if is_decided(result):
-                ending = "decided"
-                return True
-        else:
-            print_note(f"{label}: no look at the verdict is due, {clock.text}")
-        if count < limits.looks[-1] and not clock.allows_another:
-            ending = "time"
-            return True
-        return False
-
+    repetition = _Repetition(side, reproduction, store)
+    named_by = "user"
+    if reproduction.plan.name is None:
+        named_by = "flagbench"
+    writer = repetition.writer
+    writer.series = replace(writer.series, looks=reproduction.limits.looks, nonce_by=named_by)
     try:
-        code = run_sides([side], run, until=until)
+        code = run_sides([side], repetition.run, until=repetition.is_over)
     except KeyboardInterrupt:  # while something was stored; what was measured before is there
         if not side.contents:
             raise
         code = int(ExitCode.INTERRUPTED)
-    if code == ExitCode.TIMEOUT and clock.left == 0 and any(each.state == "ok" for each in writer.series.runs):
-        # The limit of all runs has ended the last one: the verdict is that of those before.
-        code, ending = int(ExitCode.OK), "time"
-    elif code == ExitCode.INTERRUPTED:
-        ending = "interrupted"
-    elif code not in (ExitCode.OK, ExitCode.NOT_STORED):
-        ending = "failed"
+    code = repetition.conclude(code)
     series = side.series
     records: list[Record] = []
     result: VerifyResult | None = None
     if series is not None:
         try:
-            records, result = series_verdict(series, plan.claim, case)
+            records, result = series_verdict(series, repetition.claim, repetition.case)
         except FlagbenchError as error:
             print_note(f"flagbench: there is nothing to bundle: {error.message}")
             series = None
-    return Measured(code, ending, series, records, result, side.contents, clock)
+    return Measured(code, repetition.ending, series, records, result, side.contents, repetition.clock)
