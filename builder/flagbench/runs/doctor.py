@@ -56,13 +56,13 @@ class Examination:
 
 def examine(store_url: str | None = None) -> Examination:
     """Run every check. Imports no framework and leaves nothing behind."""
-    found, catalog = manifests()
+    manifest_finding, catalog = manifests()
     facts = look_at_machine(health=True)
     health = facts.health or MachineHealth()
     findings = [
         Diagnosis("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
         Diagnosis("flagbench", Level.OK, __version__),
-        found,
+        manifest_finding,
         store(store_url),
         *native_packages(catalog),
         # A container's quota may be lower than the machine's count.
@@ -97,10 +97,11 @@ def manifests() -> tuple[Diagnosis, Catalog | None]:
 def store(url: str | None) -> Diagnosis:
     """Whether records can be stored."""
     try:
-        found = open_store(url).health()
+        health = open_store(url).health()
     except FlagbenchError as error:
         return Diagnosis("store", Level.FAIL, error.message, error.remedy)
-    return Diagnosis("store", Level.OK if found.ok else Level.FAIL, found.detail, found.remedy)
+    level = Level.OK if health.ok else Level.FAIL
+    return Diagnosis("store", level, health.detail, health.remedy)
 
 
 def native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
@@ -111,8 +112,10 @@ def native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
             importing.setdefault(module, []).append(case.name)
     for module, cases in importing.items():
         if importlib.util.find_spec(module) is None:
-            wanted = f"; imported by {', '.join(cases)}" if cases else ""
-            yield Diagnosis(module, Level.WARN, f"not installed{wanted}", _NATIVE_REMEDY)
+            detail = "not installed"
+            if cases:
+                detail += f"; imported by {', '.join(cases)}"
+            yield Diagnosis(module, Level.WARN, detail, _NATIVE_REMEDY)
             continue
         try:
             version = importlib.metadata.version(_DISTRIBUTIONS.get(module, module.replace("_", "-")))
@@ -143,13 +146,14 @@ def leftovers(folder: Path | None = None) -> Diagnosis:
     """
     try:
         folder = folder or Path(tempfile.gettempdir())
-        found = sorted(path.name for path in folder.glob("flagbench-*") if _is_left(path))
+        names = sorted(path.name for path in folder.glob("flagbench-*") if _is_left(path))
     except OSError as error:
         return Diagnosis("leftovers", Level.WARN, f"unknown: {error}", DISK_REMEDY)
-    if not found:
+    if not names:
         return Diagnosis("leftovers", Level.OK, f"none in {folder}")
-    shown = [*found[:_MOST_LEFTOVERS], *["..."] * (len(found) > _MOST_LEFTOVERS)]
-    detail = f"{len(found)} left by killed runs in {folder}: {', '.join(shown)}"
+    detail = f"{len(names)} left by killed runs in {folder}: {', '.join(names[:_MOST_LEFTOVERS])}"
+    if len(names) > _MOST_LEFTOVERS:
+        detail += ", ..."
     return Diagnosis("leftovers", Level.WARN, detail, "the next run with the same TMPDIR removes them")
 
 
@@ -181,15 +185,27 @@ def accelerator(facts: MachineFacts) -> Diagnosis:
 
 def docker(catalog: Catalog | None) -> Diagnosis:
     """The version of the container engine, and which of the catalog's images it has."""
-    stacks = catalog.stacks.values() if catalog else ()
-    names = sorted(f"{case}:{stack.name}" for stack in stacks if stack.base for case in stack.runs)
-    found = DockerLauncher().health()
-    if found.level is not Level.OK:
-        return found
+    health = DockerLauncher().health()
+    if health.level is not Level.OK:
+        return health
+    names = _image_names(catalog)
     try:
         with contextlib.closing(open_engine()) as engine:
-            there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
+            present = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
     except FlagbenchError as error:
         return Diagnosis("docker", Level.WARN, error.message, error.remedy)
-    have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"
-    return Diagnosis("docker", Level.OK, f"{found.detail}; {have}")
+    images = "no image of a case, `flagbench build` makes them"
+    if present:
+        images = f"images: {', '.join(present)}"
+    return Diagnosis("docker", Level.OK, f"{health.detail}; {images}")
+
+
+def _image_names(catalog: Catalog | None) -> list[str]:
+    """`CASE:STACK` of every image that can be built, sorted."""
+    names: list[str] = []
+    if catalog is None:
+        return names
+    for stack in catalog.stacks.values():
+        if stack.base:
+            names += [f"{case}:{stack.name}" for case in stack.runs]
+    return sorted(names)

@@ -87,28 +87,28 @@ def keep(result: LaunchResult, request: RunRequest, store: Store) -> tuple[bool,
     take minutes, and may be interrupted.
     """
     try:
-        left = _set_aside(result, request, store.url)
+        waiting = _set_aside(result, request, store.url)
     except FlagbenchError as error:  # what it left is no record
         print_error(error.message, f"{error.remedy}; the record is on stdout")
         return False, result.exit_code or int(ExitCode.NOT_STORED)
     kept = complete = True
-    for item in left:
-        is_record = item.place is None
+    for blob in waiting:
+        is_record = blob.place is None
         try:
-            location = item.send(store)
+            location = blob.send(store)
         except FlagbenchError as error:
             complete = False
             remedy = error.remedy
             if is_record:
                 kept = False
                 remedy += "; the record is on stdout"
-            if item.path.exists():
+            if blob.path.exists():
                 remedy += "; `flagbench results push` stores it later"
             print_error(error.message, remedy)
             continue
-        item.forget()
+        blob.forget()
         if is_record:
-            print_note(f"record {item.record_id} kept in {location}")
+            print_note(f"record {blob.record_id} kept in {location}")
     if complete:
         return kept, result.exit_code
     return kept, result.exit_code or int(ExitCode.NOT_STORED)
@@ -119,10 +119,13 @@ def _set_aside(result: LaunchResult, request: RunRequest, address: str) -> list[
 
     A node that is not the first has bundles alone.
     """
-    record = [set_aside(result.record, address)] if result.record.strip() else []
-    left = []
-    try:
-        left = adopt_bundles(Path(request.bundle), address) if request.bundle else []
-    except OSError as error:
-        print_note(f"warning: the run's bundle is lost: {reason(error)}")
-    return [*left, *record]
+    records = []
+    if result.record.strip():
+        records.append(set_aside(result.record, address))
+    bundles: list[Waiting] = []
+    if request.bundle:
+        try:
+            bundles = adopt_bundles(Path(request.bundle), address)
+        except OSError as error:
+            print_note(f"warning: the run's bundle is lost: {reason(error)}")
+    return [*bundles, *records]

@@ -43,25 +43,26 @@ def show(
     series: Mapping[str, Any] | None = None,
     as_json: bool,
 ) -> None:
-    """Print what would run. `series`: what is said of the series of which it is the first run."""
+    """Print what would run. `series`: the facts of the series of which it is the first run."""
     config = described.config
     request, image = target.request, target.image
-    asked = request.options
+    options = request.options
     facts: dict[str, Any] = {
         "via": target.via,
         "image": image,
         "command": command,
         "config": dict(config),
         "config_digest": described.digest,
-        "devices": {"nodes": asked.nodes, "per_node": asked.gpus, "kind": request.stack.device_kind},
-        "data": {"source": config["data"]["source"], "folder": asked.data},
-        "weights": {"source": config["weights"], "folder": asked.weights},
+        "devices": {"nodes": options.nodes, "per_node": options.gpus, "kind": request.stack.device_kind},
+        "data": {"source": config["data"]["source"], "folder": options.data},
+        "weights": {"source": config["weights"], "folder": options.weights},
         "expected_seconds": None if expected is None else expected.seconds,
         "expected_basis": None if expected is None else expected.basis,
         "memory": None if memory is None else _memory_facts(memory),
         "problem": problem_of(target),
-        **({} if series is None else {"series": dict(series)}),
     }
+    if series is not None:
+        facts["series"] = dict(series)
     if as_json:
         echo_json(facts)
         return
@@ -109,7 +110,9 @@ def problem_of(target: Target) -> str | None:
     try:
         target.launcher.check(target.request)
     except FlagbenchError as error:
-        return error.message if error.remedy is None else f"{error.message}; {error.remedy}"
+        if error.remedy is None:
+            return error.message
+        return f"{error.message}; {error.remedy}"
     return None
 
 
@@ -120,10 +123,10 @@ def print_rows(rows: Mapping[str, str]) -> None:
     if sys.stdout.isatty():
         width = max(20, shutil.get_terminal_size().columns - widest - 2)
     for name, value in rows.items():
-        shown = name
+        label = name
         for line in wrapped(visible(value), width):
-            print(f"{shown:<{widest}}  {line}")
-            shown = ""
+            print(f"{label:<{widest}}  {line}")
+            label = ""
 
 
 def time_of_run(expected: DurationEstimate | None) -> str:
@@ -163,16 +166,24 @@ def confirm(expected: DurationEstimate | None) -> None:
 
 
 def _shape(request: RunRequest) -> str:
-    def count(number: int, word: str) -> str:
-        return f"{number} {word}{'' if number == 1 else 's'}"
-
+    """`reference preset, 1 node x 8 devices`."""
     unit = "rank" if request.stack.device_kind == "cpu" else "device"
-    nodes = count(request.options.nodes, "node")
-    return f"{request.options.preset} preset, {nodes} x {count(request.options.gpus, unit)}"
+    nodes = _count(request.options.nodes, "node")
+    return f"{request.options.preset} preset, {nodes} x {_count(request.options.gpus, unit)}"
+
+
+def _count(number: int, noun: str) -> str:
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}s"
 
 
 def _with_folder(part: Mapping[str, Any]) -> str:
-    return f"{part['source']}{', ' + part['folder'] if part['folder'] and part['source'] != part['folder'] else ''}"
+    """The source of the data or weights, and their folder where the source does not name it."""
+    source, folder = part["source"], part["folder"]
+    if not folder or folder == source:
+        return str(source)
+    return f"{source}, {folder}"
 
 
 def _length(train: Mapping[str, Any]) -> str:
@@ -184,8 +195,11 @@ def _length(train: Mapping[str, Any]) -> str:
         return f"at most {measuring_seconds(train)} s"
     if train["window_steps"] is not None:
         return f"{train['window_steps']} steps after {train['warmup_steps']} of warm-up"
-    target = "" if train.get("target_acc") is None else f"until acc >= {train['target_acc']:g}, "
     if "max_epochs" not in train:
         return "the whole set once"
-    limit = train.get("max_samples")
-    return target + (f"at most {train['max_epochs']} epochs" if limit is None else f"at most {limit} samples")
+    length = f"at most {train['max_epochs']} epochs"
+    if train.get("max_samples") is not None:
+        length = f"at most {train['max_samples']} samples"
+    if train.get("target_acc") is None:
+        return length
+    return f"until acc >= {train['target_acc']:g}, {length}"

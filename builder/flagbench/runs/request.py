@@ -1,4 +1,4 @@
-"""What an image is asked for: the options of a run, declared and checked once for every command that starts one."""
+"""Requests to an image: the options of a run, declared and checked once for every command that starts one."""
 
 from __future__ import annotations
 
@@ -172,11 +172,10 @@ class RunRequest:
 
     def arguments(self) -> list[str]:
         """The command line of the entrypoint; that of an image leaves out the case, its first word."""
-        return [
-            self.case.name,
-            *self.options.image_words(),
-            *([] if self.bundle is None else [f"--bundle={self.bundle}"]),
-        ]
+        arguments = [self.case.name, *self.options.image_words()]
+        if self.bundle is not None:
+            arguments.append(f"--bundle={self.bundle}")
+        return arguments
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,7 @@ def read_env(texts: Iterable[str], reserved: Container[str | None] = ()) -> dict
     Raises FlagbenchError (usage) for a name that is no variable's, not set here, given twice or set by flagbench, for
     a value that cannot reach a process unchanged, and for a secret, which is not repeated.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
@@ -235,15 +234,17 @@ def read_env(texts: Iterable[str], reserved: Container[str | None] = ()) -> dict
             raise FlagbenchError("a value of --env does not begin with a name", remedy="write --env NAME=VALUE")
         if not equals and name not in os.environ:
             raise FlagbenchError(f"--env {name}: it is not set here", remedy=f"write --env {name}=VALUE, or set it")
-        if name in found:
+        if name in variables:
             raise FlagbenchError(f"--env {name!r} is given twice", remedy="give it once")
-        found[name] = value if equals else os.environ[name]
+        variables[name] = value if equals else os.environ[name]
         if name in _RESERVED or name in reserved:
             raise FlagbenchError(f"--env {name} is set by flagbench or the image", remedy="leave it out")
-        refuse_secret(f"--env {name}", name, found[name])
-        if fault := text_fault(found[name]):
+        refuse_secret(f"--env {name}", name, variables[name])
+        if fault := text_fault(variables[name]):
             raise FlagbenchError(f"the value of --env {name} {fault}", remedy="leave it out")
-    return {GIVEN: ",".join(found), **found} if found else {}
+    if not variables:
+        return {}
+    return {GIVEN: ",".join(variables), **variables}
 
 
 def refuse_secret(option: str, name: str, value: str) -> None:
@@ -270,9 +271,9 @@ def check_options(options: RunOptions) -> None:
     if options.run_id is not None:
         check_run_id(options.run_id)
     lengths = {"--steps": options.steps, "--max-samples": options.max_samples, "--full": options.full}
-    given = [name for name, value in lengths.items() if value]
-    if len(given) > 1:
-        raise FlagbenchError(f"{' and '.join(given)} contradict each other", remedy="give one of them")
+    names = [name for name, length in lengths.items() if length]
+    if len(names) > 1:
+        raise FlagbenchError(f"{' and '.join(names)} contradict each other", remedy="give one of them")
 
 
 def config_options(
@@ -280,7 +281,7 @@ def config_options(
 ) -> config.Options:
     """What of the options decides the configuration, for core.
 
-    `source`, `weights`, `resume`, `out`: what is known of the folders of the run, as core names it.
+    `source`, `weights`, `resume`, `out`: the folders that the run has, as core names them.
     """
     return config.Options(
         nodes=options.nodes,

@@ -16,6 +16,7 @@ from flagbench.expect.rows import has_claims, verify_nearest
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.runs_and_series import Runs
 from flagbench.records.series import Series
+from flagbench.records.series_document import SeriesRun
 from flagbench.report import verdict_table
 from flagbench.runs.series import Side
 from flagbench.verdict import verify_claim
@@ -34,8 +35,7 @@ def show(
     ended = [side for side in sides if side.writer is not None and side.series is not None]
     try:
         if as_json:
-            documents = [_document(side) for side in ended]
-            echo_json(documents[0] if len(documents) == 1 else documents) if documents else None
+            _print_documents(ended)
         else:
             _print_tables(ended, catalog, claim, wide=wide)
             if len(ended) == 2:
@@ -47,11 +47,22 @@ def show(
         print_error(str(error), "the records and the series are kept; `flagbench verify last`")
 
 
+def _print_documents(sides: Sequence[Side]) -> None:
+    """The series as JSON: one document, or a list of two. Nothing where no series is left."""
+    documents = [_document(side) for side in sides]
+    if len(documents) == 1:
+        echo_json(documents[0])
+    elif documents:
+        echo_json(documents)
+
+
 def _document(side: Side) -> dict[str, Any]:
     """The series as it is stored, with the records that are not."""
     assert side.writer is not None
-    unstored = [json.loads(content) for content in side.unstored]
-    return {**side.writer.series.to_dict(), **({"unstored": unstored} if unstored else {})}
+    document = dict(side.writer.series.to_dict())
+    if side.unstored:
+        document["unstored"] = [json.loads(content) for content in side.unstored]
+    return document
 
 
 def _print_tables(sides: Sequence[Side], catalog: Catalog, claim: str | None, *, wide: bool) -> None:
@@ -72,25 +83,27 @@ def _print_tables(sides: Sequence[Side], catalog: Catalog, claim: str | None, *,
 
 def _run_table(series: Series) -> Table:
     """The runs of a series, in order."""
-    rows = [
-        (
-            str(run.run),
-            run.state.replace("_", " "),
-            "" if run.exit_code is None else str(run.exit_code),
-            "" if run.seconds is None else f"{run.seconds:.1f}",
-            str(run.seed),
-            run.record_id or "",
-            "" if run.state == "ok" else run.reason or "",
-        )
-        for run in series.document.runs
-    ]
-    columns = ("run", "state", "exit", "seconds", "seed", "record", "reason")
-    count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    title = f"series {series.document.series_id} of {series.document.request.image or series.document.request.case}"
+    document = series.document
+    columns: tuple[str, ...] = ("run", "state", "exit", "seconds", "seed", "record", "reason")
+    rows = [_run_row(run) for run in document.runs]
+    if not any(row[-1] for row in rows):  # no reason
+        columns = columns[:-1]
+        rows = [row[:-1] for row in rows]
+    title = f"series {document.series_id} of {document.request.image or document.request.case}"
     numbers = frozenset({"run", "exit", "seconds", "seed"})
-    return Table(
-        columns[:count], [row[:count] for row in rows], numbers, wrap=("reason",), drop=("seed", "exit"), title=title
-    )
+    return Table(columns, rows, numbers, wrap=("reason",), drop=("seed", "exit"), title=title)
+
+
+def _run_row(run: SeriesRun) -> tuple[str, ...]:
+    exit_code = seconds = reason = ""
+    if run.exit_code is not None:
+        exit_code = str(run.exit_code)
+    if run.seconds is not None:
+        seconds = f"{run.seconds:.1f}"
+    if run.state != "ok":
+        reason = run.reason or ""
+    state = run.state.replace("_", " ")
+    return str(run.run), state, exit_code, seconds, str(run.seed), run.record_id or "", reason
 
 
 def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, wide: bool) -> str:
@@ -120,7 +133,9 @@ def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, w
 
 
 def _next_command(sides: Sequence[Side], store: str | None) -> str:
-    """How to hold B against A."""
+    """The command that compares B with A."""
     a, b = (side.writer.series.series_id for side in sides if side.writer is not None)
-    where = [] if store is None else ["--store", store]
-    return f"\nB against A: {shlex.join(['flagbench', 'verify', b, '--baseline', a, *where])}"
+    command = ["flagbench", "verify", b, "--baseline", a]
+    if store is not None:
+        command += ["--store", store]
+    return f"\nB against A: {shlex.join(command)}"

@@ -39,9 +39,11 @@ class RunImage:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What tells the image's own code."""
-        known = {"FLAGBENCH_IMAGE_DIGEST": self.digest, "FLAGBENCH_HOST": self.host}
-        return known if self.id is None else {**known, "FLAGBENCH_IMAGE_ID": self.id}
+        """The variables by which the code in the image knows its image and its host."""
+        variables = {"FLAGBENCH_IMAGE_DIGEST": self.digest, "FLAGBENCH_HOST": self.host}
+        if self.id is not None:
+            variables["FLAGBENCH_IMAGE_ID"] = self.id
+        return variables
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,10 @@ def record_in(stdout: bytes) -> bytes:
     """The last line that is a record, with its newline; empty if no line is."""
     for line in reversed(stdout.splitlines()):
         try:
-            made = json.loads(line)
+            document = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(made, dict) and str(made.get("schema", "")).startswith("record/"):
+        if isinstance(document, dict) and str(document.get("schema", "")).startswith("record/"):
             return line + b"\n"
     return b""
 
@@ -80,19 +82,26 @@ def exit_code(record: bytes, ended_with: int | None) -> int:
     """
     try:
         status = json.loads(record)["status"]
-        said, well = int(status["exit_code"]), status.get("state", "ok") == "ok"
+        recorded = int(status["exit_code"])
+        ended_well = status.get("state", "ok") == "ok"
     except (ValueError, KeyError, TypeError, AttributeError):
-        said, well = int(ExitCode.RANK_FAILED), False
-    if ended_with in set(ExitCode) - {ExitCode.OK} or (ended_with == ExitCode.OK and well and said == ExitCode.OK):
-        return int(ended_with or 0)
-    believed = _OURS | {ExitCode.OK} if ended_with is None and well else _OURS
-    return said if said in believed else int(ExitCode.RANK_FAILED)
+        recorded = int(ExitCode.RANK_FAILED)
+        ended_well = False
+    if ended_with is not None and ended_with in set(ExitCode) - {ExitCode.OK}:
+        return int(ended_with)
+    if ended_well and recorded == ExitCode.OK and ended_with in (ExitCode.OK, None):
+        return int(ExitCode.OK)
+    if recorded in _OURS:
+        return recorded
+    return int(ExitCode.RANK_FAILED)
 
 
 def explain(ended: Ended) -> FlagbenchError:
     """Why a container left no record."""
     code, signalled, error = ended.code or 0, ended.signalled, ended.error
-    words = f"(exit code {code}, OOMKilled {str(ended.oom_killed).lower()}){f': {error}' if error else ''}"
+    words = f"(exit code {code}, OOMKilled {str(ended.oom_killed).lower()})"
+    if error:
+        words += f": {error}"
     if ended.oom_killed and ended.overdue is None:
         remedy = "give it more memory (--memory), or a smaller batch with --set batch_size=N"
         return FlagbenchError(

@@ -35,7 +35,7 @@ def describe(request: RunRequest, *, container: bool) -> Described:
     check_folders(options)
     default = None if container else "/data"
     folders = find_folders(request.case.raw, options.preset, options.data, options.weights, default)
-    asked = config_options(
+    core_options = config_options(
         options,
         source=folders.source,
         weights=folders.weights is not None,
@@ -43,7 +43,7 @@ def describe(request: RunRequest, *, container: bool) -> Described:
         out=options.out is not None,
     )
     with config_errors():
-        resolved = config.resolve(request.case.raw, request.stack.raw, asked)
+        resolved = config.resolve(request.case.raw, request.stack.raw, core_options)
     return Described(resolved, config.digest(resolved))
 
 
@@ -53,11 +53,11 @@ def check_folders(options: LocalOptions) -> None:
     if options.out is None:
         return
     path = host_path(options.out, "--out")
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
-    if not there.is_dir():
-        why = f"{there} is not a folder"
-    elif not os.access(there, os.W_OK | os.X_OK):
-        why = f"{there} cannot be written to"
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not existing.is_dir():
+        why = f"{existing} is not a folder"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        why = f"{existing} cannot be written to"
     else:
         return
     raise FlagbenchError(f"--out {options.out!r} cannot be used: {why}", remedy="give a folder where you may write")

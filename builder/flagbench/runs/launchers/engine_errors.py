@@ -60,8 +60,9 @@ _PATTERNS = {
 def engine_refusal(text: str) -> FlagbenchError:
     """The engine's refusal to create or start a container, as an error with its remedy."""
     for code, patterns in _PATTERNS.items():
-        if found := match_pattern(patterns, text):
-            return FlagbenchError(found.cause, remedy=found.remedy, code=code)
+        pattern = match_pattern(patterns, text)
+        if pattern is not None:
+            return FlagbenchError(pattern.cause, remedy=pattern.remedy, code=code)
     words = " ".join(text.split())
     return FlagbenchError(
         f"the container engine refused the container: {words}",
@@ -72,7 +73,7 @@ def engine_refusal(text: str) -> FlagbenchError:
 
 def missing_image(image: str, built_by: str | None) -> FlagbenchError:
     """The engine has no such image; `built_by` is what to build it from, where flagbench can."""
-    remedy = (
-        f"build it: `flagbench build {built_by}`" if built_by else "pull, load or build it first; nothing is pulled"
-    )
+    remedy = "pull, load or build it first; nothing is pulled"
+    if built_by:
+        remedy = f"build it: `flagbench build {built_by}`"
     return FlagbenchError(f"there is no image {image} here", remedy=remedy)

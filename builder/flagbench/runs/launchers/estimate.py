@@ -39,11 +39,14 @@ def estimate(
     """From the newest run of this configuration, with any seed, that ended well, else from a published row of it."""
     if described is None:
         return None
+    earlier = _estimate_from_runs(described, stack, store)
+    if earlier is not None:
+        return earlier
     rows = [claim for claim in claims if _is_row_of(claim, described.config, stack)]
-    return _as_before(described, stack, store) or _as_published(described.config, rows)
+    return _estimate_from_rows(described.config, rows)
 
 
-def _as_before(described: Described, stack: Stack, store: Store) -> DurationEstimate | None:
+def _estimate_from_runs(described: Described, stack: Stack, store: Store) -> DurationEstimate | None:
     digest = unseeded(described.config)
     try:
         for entry in islice(store.list(described.config["case"], *stack.names), LOOKED_AT):
@@ -57,15 +60,23 @@ def _as_before(described: Described, stack: Stack, store: Store) -> DurationEsti
 
 def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:
     """Whether a row is for this configuration on a device of this stack, and of this machine if it has one."""
-    run, conditions = claim.run, claim.conditions
-    same = all(getattr(run, key) == config[key] for key in ("nodes", "gpus", "preset", "precision"))
-    device, here = stack.accelerator(str(conditions.get("device_model"))), this_machine().devices
-    fits = device is not None and (not here or any(device.has_name(found.name) for found in here))
-    ours = claim.case == config["case"] and conditions.get("batch_size") == schedule(config).get("batch_size")
-    return fits and ours and same
+    if claim.case != config["case"]:
+        return False
+    if claim.conditions.get("batch_size") != schedule(config).get("batch_size"):
+        return False
+    for key in ("nodes", "gpus", "preset", "precision"):
+        if getattr(claim.run, key) != config[key]:
+            return False
+    model = stack.accelerator(str(claim.conditions.get("device_model")))
+    if model is None:
+        return False
+    devices = this_machine().devices
+    if not devices:
+        return True
+    return any(model.has_name(device.name) for device in devices)
 
 
-def _as_published(config: Mapping[str, Any], claims: Iterable[Claim]) -> DurationEstimate | None:
+def _estimate_from_rows(config: Mapping[str, Any], claims: Iterable[Claim]) -> DurationEstimate | None:
     """By the row's e2e_time for the whole published run, by its p_core for a window of steps; a measurement says."""
     train, devices = schedule(config), config["nodes"] * config["gpus"]
     if "seconds" in train and train["window_steps"] is not None:

@@ -36,10 +36,10 @@ def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ..
     folders = []
     changed: dict[str, str] = {}
     for name in ("data", "weights", "resume"):
-        given = getattr(options, name)
-        if given is None or (name == "data" and given == SYNTHETIC):
+        folder = getattr(options, name)
+        if folder is None or (name == "data" and folder == SYNTHETIC):
             continue
-        folders.append(Folder(str(_readable(given, f"--{name}")), f"/{name}", writable=False))
+        folders.append(Folder(str(_readable(folder, f"--{name}")), f"/{name}", writable=False))
         changed[name] = f"/{name}"
     if options.out is not None:
         folders.append(Folder(str(host_path(options.out, "--out")), "/out", writable=True))
@@ -48,68 +48,67 @@ def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ..
 
 
 @contextmanager
-def output_folder(given: str | None) -> Iterator[None]:
+def output_folder(folder: str | None) -> Iterator[None]:
     """Make `--out` where it is missing, so that the caller owns it and not the engine; left empty, it is removed.
 
     Raises FlagbenchError (usage) where it cannot be made.
     """
-    if given is None:
+    if folder is None:
         yield
         return
-    path = host_path(given, "--out")
-    there = path.is_dir()
+    path = host_path(folder, "--out")
+    existed = path.is_dir()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FlagbenchError(
-            f"--out {given!r} cannot be made: {error.strerror}", remedy="give a folder where you may write"
+            f"--out {folder!r} cannot be made: {error.strerror}", remedy="give a folder where you may write"
         ) from None
     try:
         yield
     finally:
-        if not there:
+        if not existed:
             with suppress(OSError):
                 path.rmdir()
 
 
-def host_path(given: str, option: str) -> Path:
-    """The path of a file or a folder of this machine, absolute and with links resolved; it need not exist.
+def host_path(name: str, option: str) -> Path:
+    """The path of the file or folder `name` of this machine, absolute and with links resolved; it need not exist.
 
     Raises FlagbenchError (usage) for what is not a path, or is one that the engine cannot be asked for.
     """
-    if "://" in given:
+    if "://" in name:
         raise FlagbenchError(
             f"{option} takes a path, not a URL",
             remedy="give a path of this machine; `aws s3 sync` copies folders from and to buckets",
         )
-    if not given or "\0" in given:
+    if not name or "\0" in name:
         raise FlagbenchError(f"{option} names nothing", remedy="give a path")
     try:
         # Resolved: the engine removes `..` from a path without following symbolic links. Not by pathlib, which
         # raises RuntimeError for a link to itself.
-        path = Path(os.path.realpath(given))
+        path = Path(os.path.realpath(name))
         # The engine is asked in JSON, whose strings cannot hold any other name. As bytes, since Python may read them
         # as those of another encoding (LC_ALL=C).
-        os.fsencode(f"{given}{path}").decode()
+        os.fsencode(f"{name}{path}").decode()
         path.exists()  # for its errors: a name that is too long, a folder closed to us
     except UnicodeError:
         raise FlagbenchError(
-            f"the name of {option} {given!r} is not UTF-8, and the engine cannot be asked for it", remedy="rename it"
+            f"the name of {option} {name!r} is not UTF-8, and the engine cannot be asked for it", remedy="rename it"
         ) from None
     except OSError as error:
         raise FlagbenchError(
-            f"{option} {given!r} cannot be used: {error.strerror}", remedy="give another path"
+            f"{option} {name!r} cannot be used: {error.strerror}", remedy="give another path"
         ) from None
     return path
 
 
-def _readable(given: str, option: str) -> Path:
-    path = host_path(given, option)
-    if not path.is_dir():
-        what = "is not a folder" if path.exists() else "does not exist"
-        raise FlagbenchError(
-            f"{option} {given!r} {what}",
-            remedy=f"give a folder of this machine{', or --data synthetic' if option == '--data' else ''}",
-            code=ExitCode.DATA,
-        )
-    return path
+def _readable(name: str, option: str) -> Path:
+    path = host_path(name, option)
+    if path.is_dir():
+        return path
+    what = "is not a folder" if path.exists() else "does not exist"
+    remedy = "give a folder of this machine"
+    if option == "--data":
+        remedy += ", or --data synthetic"
+    raise FlagbenchError(f"{option} {name!r} {what}", remedy=remedy, code=ExitCode.DATA)

@@ -100,13 +100,13 @@ class Volume:
 def volumes_of(job: JobOptions) -> tuple[Volume, ...]:
     """The volumes asked for by `--NAME-pvc CLAIM[:SUBPATH]`."""
     written = (job.out_pvc or "").partition(":")[0]
-    found = []
+    volumes = []
     for name in ("data", "weights", "resume", "out"):
         text = getattr(job, f"{name}_pvc")
         if text is not None:
             claim, _, subpath = text.partition(":")
-            found.append(Volume(name, claim, subpath or None, claim != written))
-    return tuple(found)
+            volumes.append(Volume(name, claim, subpath or None, claim != written))
+    return tuple(volumes)
 
 
 def check_data(run: RunOptions, job: JobOptions) -> None:
@@ -199,8 +199,10 @@ class JobRequest:
         """The image to run, by digest where one was given, else by a tag that does not move."""
         if self.job.image is not None:
             return self.job.image
-        prefix = f"{self.job.registry}/" if self.job.registry else ""
-        return prefix + image_of(self.case.name, self.stack.name, __version__)
+        image = image_of(self.case.name, self.stack.name, __version__)
+        if self.job.registry:
+            return f"{self.job.registry}/{image}"
+        return image
 
     @property
     def image_digest(self) -> str | None:
@@ -221,25 +223,28 @@ class JobRequest:
     @cached_property
     def config(self) -> Mapping[str, Any]:
         """The resolved configuration; what is on the volumes is not known."""
-        asked = config_options(
+        source = self.run.data
+        if self.job.data_pvc is not None:
+            source = "files"
+        core_options = config_options(
             self.run,
-            source="files" if self.job.data_pvc is not None else self.run.data,
+            source=source,
             weights=self.job.weights_pvc is not None,
             resume=self.job.resume_pvc is not None,
             out=self.job.out_pvc is not None,
         )
         with config_errors():
-            return resolve(self.case.raw, self.stack.raw, asked)
+            return resolve(self.case.raw, self.stack.raw, core_options)
 
     @cached_property
     def rdma(self) -> Mapping[str, str]:
         """Network devices of one pod, by resource."""
-        found = _pairs("--rdma-resource", self.job.rdma_resource)
-        if self.stack.kubernetes.resource in found:
+        resources = _pairs("--rdma-resource", self.job.rdma_resource)
+        if self.stack.kubernetes.resource in resources:
             raise FlagbenchError(
                 f"--rdma-resource {self.stack.kubernetes.resource} is the accelerator's own", remedy="see --gpus"
             )
-        return found
+        return resources
 
     @cached_property
     def environment(self) -> Mapping[str, str]:
@@ -260,21 +265,23 @@ class JobRequest:
     @cached_property
     def node_labels(self) -> Mapping[str, tuple[str, ...]]:
         """Labels that a node must have, each with the values allowed."""
-        given = _pairs("--node-label", self.job.node_label)
-        if given:
-            return {key: tuple(text.split(",")) for key, text in given.items()}
+        labels = _pairs("--node-label", self.job.node_label)
+        if labels:
+            return {key: tuple(text.split(",")) for key, text in labels.items()}
         # As NVIDIA's GPU feature discovery writes the driver's name of a device.
         devices = self.devices_with_memory or self.stack.accelerators
         products = tuple(device.name.replace(" ", "-") for device in devices)
-        own = self.stack.kubernetes.node_labels
-        return {key: values or products for key, values in own.items() if values or products}
+        labels_of_stack = self.stack.kubernetes.node_labels
+        return {key: values or products for key, values in labels_of_stack.items() if values or products}
 
     def arguments(self) -> list[str]:
-        """What the image is told; which node it is, the cluster says."""
+        """The arguments of the image, but for the number of the node, which the cluster sets."""
         # /data is named though it is the default: the tiny preset would take the set that it carries.
-        told = replace(self.run, run_id=self.run_id, max_minutes=self.max_minutes).image_words()
-        told += [f"--{volume.name}=/{volume.name}" for volume in self.volumes]
-        return told if self.job.store is None else [*told, f"--store={self.job.store}"]
+        arguments = replace(self.run, run_id=self.run_id, max_minutes=self.max_minutes).image_words()
+        arguments += [f"--{volume.name}=/{volume.name}" for volume in self.volumes]
+        if self.job.store is not None:
+            arguments.append(f"--store={self.job.store}")
+        return arguments
 
     def command(self) -> list[str]:
         """The words of the command that makes this job again, byte for byte."""
@@ -286,23 +293,25 @@ class JobRequest:
 
     def warnings(self) -> list[str]:
         """What may go wrong with a valid job, each with a way out."""
-        found = []
+        warnings = []
         reference = find_reference(self.image)
         if reference is not None and not reference.host:
-            found.append(f"clusters pull {self.image} from docker.io; name your registry with --registry or --image")
+            warnings.append(
+                f"clusters pull {self.image} from docker.io; name your registry with --registry or --image"
+            )
         devices = () if self.job.node_label else self.stack.accelerators
         if self.memory is not None and devices and not self.devices_with_memory:
             most = max(device.memory_gib for device in devices)
-            found.append(lacking(self.case, self.memory, most, self.run.ranks))
+            warnings.append(lacking(self.case, self.memory, most, self.run.ranks))
         if self.job.store is not None and self.job.store_secret is None:
-            found.append("the job gives its pods no credentials for the bucket; --store-secret does")
+            warnings.append("the job gives its pods no credentials for the bucket; --store-secret does")
         stored = self.job.store is not None or self.job.out_pvc is not None
         if self.run.nodes > 1 and not stored:
-            found.append(
+            warnings.append(
                 "if a node fails, the other pods and their logs are deleted, so the record may be lost; "
                 "keep it with --out-pvc CLAIM or --store"
             )
-        return found
+        return warnings
 
     def _check_name(self) -> None:
         """The host name of the last pod, which has the number of its node, must be a label of RFC 1123."""
@@ -344,16 +353,16 @@ def image_fault(image: str) -> str | None:
 
 def _pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     """`KEY=VALUE` texts by key. Raises FlagbenchError (usage) for a text without '=', and for a key given twice."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         # A text without a '=' is not repeated: it may be a misplaced secret.
         if not equals:
             raise FlagbenchError(f"a value of {option} has no '='", remedy=f"write {option} KEY=VALUE")
-        if key in found:
+        if key in pairs:
             raise FlagbenchError(f"{option} {key!r} is given twice", remedy="give it once")
-        found[key] = value
-    return found
+        pairs[key] = value
+    return pairs
 
 
 _DEADLINE_SLACK = 1800
@@ -405,7 +414,7 @@ def quote(value: Any) -> str:
 
 def _ascii(text: str) -> str:
     """Anything but printable ASCII, line breaks of any kind included, as YAML escapes it between double quotes."""
-    return re.sub(r"[^ -~]", lambda found: f"\\U{ord(found[0]):08x}", text)
+    return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08x}", text)
 
 
 _KUBECTL_SECONDS = 30

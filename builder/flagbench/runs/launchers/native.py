@@ -85,8 +85,8 @@ class NativeLauncher:
         names = (*NEEDED, *request.case.imports)
         require_modules(names, f"a native run of {request.case.name}")
         check_manifests(request)
-        given = [f"{name}={value}" for name, value in request.environment.items()]
-        return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *given, *_PYTHON, *request.arguments()])
+        variables = [f"{name}={value}" for name, value in request.environment.items()]
+        return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *variables, *_PYTHON, *request.arguments()])
 
     def check(self, request: RunRequest) -> None:
         """Raise FlagbenchError (usage) as `command`."""
@@ -95,9 +95,11 @@ class NativeLauncher:
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run `python -m flagbench_cases`; its progress goes to this process's stderr."""
         self.check(request)
-        known = commit()
+        defaults = {}
+        checkout_commit = commit()
+        if checkout_commit is not None:
+            defaults["FLAGBENCH_COMMIT"] = checkout_commit
         with output_folder(request.options.out):
-            defaults = {} if known is None else {"FLAGBENCH_COMMIT": known}
             ended = follow(request.arguments(), request.stack, defaults, request.environment)
         if record := record_in(ended.printed):
             return LaunchResult(record, exit_code(record, ended.code), ended.signalled is not None)
@@ -112,9 +114,11 @@ def follow(
     arguments: Sequence[str],
     stack: Stack,
     defaults: Mapping[str, str],
-    given: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run the image side to its end and read what it prints. Signals are forwarded; see Forwarding.
+
+    `defaults` are overridden by the variables of this process, which `variables` override.
 
     It runs in its own session, so that Ctrl-C on a terminal reaches it only once, through this process.
     """
@@ -128,7 +132,7 @@ def follow(
             env={
                 **defaults,
                 **os.environ,
-                **(given or {}),
+                **(variables or {}),
                 LAUNCHER: "native",
                 "FLAGBENCH_STACK": stack.name,
                 "FLAGBENCH_STORE": "",
@@ -159,11 +163,16 @@ def explain(ended: Ended) -> FlagbenchError:
             reason += f"; the run did not end within {ended.overdue:.0f} s and was killed"
         return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
     code = ended.code or 0
-    end = f"exit code {code}" if code >= 0 else _SIGNALS.get(-code, f"signal {-code}")
+    end = f"exit code {code}"
+    if code < 0:
+        end = _SIGNALS.get(-code, f"signal {-code}")
+    error_code = ExitCode.RANK_FAILED
+    if code in set(ExitCode) - {ExitCode.OK}:
+        error_code = ExitCode(code)
     return FlagbenchError(
         f"the run ended with {end} before it could print a record",
         remedy="see its messages above; the kernel log names processes killed for memory",
-        code=ExitCode(code) if code in set(ExitCode) - {ExitCode.OK} else ExitCode.RANK_FAILED,
+        code=error_code,
     )
 
 

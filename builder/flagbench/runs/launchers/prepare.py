@@ -81,16 +81,25 @@ def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
     folders = [Folder(str(host_path(request.options.out or "", "--out")), "/out", writable=True)]
     changed: dict[str, str] = {}
     for name in SOURCES:
-        if (given := getattr(request.options, name)) is not None:
-            source = _source(given, name)
-            # A file keeps the name it was given by, which says what it is; a link may lead to a blob's.
-            target = f"/sources/{name}" if source.is_dir() else f"/sources/{name}/{Path(given).name}"
-            folders.append(Folder(str(source), target, writable=False))
-            changed[name] = target
+        text = getattr(request.options, name)
+        if text is None:
+            continue
+        source = _source(text, name)
+        target = f"/sources/{name}"
+        if not source.is_dir():
+            # A file keeps the name that the user wrote, which says what it is; a link may lead to a blob's.
+            target += f"/{Path(text).name}"
+        folders.append(Folder(str(source), target, writable=False))
+        changed[name] = target
     options = replace(request.options, out="/out", **changed)  # type: ignore[arg-type]
+    if image is None:
+        image = image_of(request.case.name, request.stack.name)
     run = f"prepare-{secrets.token_hex(6)}"
+    groups: tuple[str, ...] = ()
+    if host.uid:
+        groups = tuple(str(group) for group in host.groups)
     return Container(
-        image=image_of(request.case.name, request.stack.name) if image is None else image,
+        image=image,
         name=f"flagbench-{run}",
         run=run,
         # The entry point names the case itself; OUT is shown as the user named it.
@@ -99,26 +108,28 @@ def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
         folders=tuple(folders),
         grants=_NOTHING,
         user=f"{host.uid}:{host.gid}",
-        groups=tuple(str(group) for group in host.groups) if host.uid else (),
+        groups=groups,
         network="none",
     )
 
 
-def _source(given: str, name: str) -> Path:
-    path = host_path(given, f"--{name}")
+def _source(text: str, name: str) -> Path:
+    path = host_path(text, f"--{name}")
     if not path.exists():
         raise FlagbenchError(
-            f"--{name} {given!r} does not exist", remedy="give what was downloaded", code=ExitCode.DATA
+            f"--{name} {text!r} does not exist", remedy="give what was downloaded", code=ExitCode.DATA
         )
+    if not path.is_dir():
+        return path
     # A container has the folder at another path, so a link that returns into it, or is absolute, leads out as well.
-    within = islice(path.rglob("*"), MOST_ENTRIES) if path.is_dir() else ()
-    link = next((found for found in within if found.is_symlink() and _leads_out(found, path)), None)
-    if link is not None:
-        raise FlagbenchError(
-            f"--{name} {given!r} contains the link {link.name!r} to a file outside, which a container would not see",
-            remedy="use --via native, or give a copy made with `cp -rL`",
-            code=ExitCode.DATA,
-        )
+    for inner in islice(path.rglob("*"), MOST_ENTRIES):
+        if inner.is_symlink() and _leads_out(inner, path):
+            raise FlagbenchError(
+                f"--{name} {text!r} contains the link {inner.name!r} to a file outside, which a container would not "
+                "see",
+                remedy="use --via native, or give a copy made with `cp -rL`",
+                code=ExitCode.DATA,
+            )
     return path
 
 

@@ -41,9 +41,12 @@ class LimitOptions:
     @property
     def minutes(self) -> float | None:
         """The time limit, the lower one of two; None without any."""
-        cost = None if self.max_cost is None or self.price is None else 60 * self.max_cost / self.price
-        given = [limit for limit in (self.max_minutes, cost) if limit is not None]
-        return min(given) if given else None
+        limits = []
+        if self.max_minutes is not None:
+            limits.append(self.max_minutes)
+        if self.max_cost is not None and self.price is not None:
+            limits.append(60 * self.max_cost / self.price)
+        return min(limits, default=None)
 
     def check(self) -> None:
         """Raise FlagbenchError (usage) for limits that are out of range or incomplete."""
@@ -84,12 +87,16 @@ class ReproductionClock:
     def left(self) -> float | None:
         """Minutes that are left, 0 or more; None without a limit."""
         minutes = self.limits.minutes
-        return None if minutes is None else max(0.0, minutes - self.seconds / 60)
+        if minutes is None:
+            return None
+        return max(0.0, minutes - self.seconds / 60)
 
     @property
     def cost(self) -> float | None:
         """What the time so far has cost; None without a price."""
-        return None if self.limits.price is None else self.limits.price * self.seconds / 3600
+        if self.limits.price is None:
+            return None
+        return self.limits.price * self.seconds / 3600
 
     @property
     def allows_another(self) -> bool:
@@ -99,6 +106,9 @@ class ReproductionClock:
     @property
     def text(self) -> str:
         """`3.2 min so far, 26.8 min left, cost 0.11`."""
-        left = "" if self.left is None else f", {self.left:.1f} min left"
-        cost = "" if self.cost is None else f", cost {self.cost:.2f}"
-        return f"{self.seconds / 60:.1f} min so far{left}{cost}"
+        parts = [f"{self.seconds / 60:.1f} min so far"]
+        if self.left is not None:
+            parts.append(f"{self.left:.1f} min left")
+        if self.cost is not None:
+            parts.append(f"cost {self.cost:.2f}")
+        return ", ".join(parts)

@@ -74,7 +74,9 @@ class Contents:
     def stated_by(self) -> str:
         """The version of the flagbench that wrote it; bundles of 0.1.0 may not say it."""
         author = self.reproduction.get("flagbench")
-        return str(author.get("version")) if isinstance(author, dict) else "unknown"
+        if not isinstance(author, dict):
+            return "unknown"
+        return str(author.get("version"))
 
 
 def read_contents(files: Mapping[str, Path]) -> Contents:
@@ -82,21 +84,25 @@ def read_contents(files: Mapping[str, Path]) -> Contents:
 
     Raises BundleError for documents that are missing, are not what they should be, or do not belong together.
     """
-    claim, verdict, told = (read_document(files, name) for name in (CLAIM, VERDICT, REPRODUCTION))
+    claim = read_document(files, CLAIM)
+    verdict = read_document(files, VERDICT)
+    reproduction = read_document(files, REPRODUCTION)
     against = verdict.get("against")
-    names = (claim.get("id"), told.get("claim"), against.get("id") if isinstance(against, dict) else None)
-    if not isinstance(names[0], str) or len(set(map(str, names))) > 1:
-        raise BundleError(f"its documents are about {' and about '.join(brief(str(name)) for name in names)}")
+    claim_of_verdict = against.get("id") if isinstance(against, dict) else None
+    claim_ids = [str(claim_id) for claim_id in (claim.get("id"), reproduction.get("claim"), claim_of_verdict)]
+    if not isinstance(claim.get("id"), str) or len(set(claim_ids)) > 1:
+        raise BundleError(f"its documents are about {' and about '.join(map(brief, claim_ids))}")
     try:
         series, records = _series(files), read_records(files)
     except FlagbenchError as error:
         raise BundleError(error.message) from error
     named = {run.record_id for run in series.runs if run.record_id is not None}
-    if other := sorted(records.keys() - named):
-        raise BundleError(f"its series does not name the record {other[0]}")
+    unnamed = sorted(records.keys() - named)
+    if unnamed:
+        raise BundleError(f"its series does not name the record {unnamed[0]}")
     without_raw = [record_id for record_id, record in records.items() if not _has_raw_events(files, record)]
     contents = {record_id: files[record_path(record_id)].read_bytes() for record_id in records}
-    return Contents(claim, verdict, told, series, contents, tuple(sorted(without_raw)))
+    return Contents(claim, verdict, reproduction, series, contents, tuple(sorted(without_raw)))
 
 
 def _series(files: Mapping[str, Path]) -> SeriesDocument:
@@ -111,7 +117,7 @@ def _series(files: Mapping[str, Path]) -> SeriesDocument:
 
 def _has_raw_events(files: Mapping[str, Path], record: Record) -> bool:
     """Whether the raw events of a record are in the bundle. Raises BundleError for those of another run."""
-    found = False
+    has_events = False
     for name in files:
         if not name.startswith(raw_path(record.record_id, "")):
             continue
@@ -122,8 +128,8 @@ def _has_raw_events(files: Mapping[str, Path], record: Record) -> bool:
         named = record.bundle
         if named is not None and origin.node == named.node and sha256_of(files[name]) != named.sha256:
             raise BundleError(f"{name} does not have the sha256 that the record {record.record_id} names")
-        found = True
-    return found
+        has_events = True
+    return has_events
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,9 @@ def logged() -> Iterator[Log]:
     """Keep what this process, and those that it starts, write to stderr meanwhile. Runs show lines and no bar."""
     log = Log()
     _flush()
-    shown = os.dup(_STDERR)
+    terminal = os.dup(_STDERR)
     reading, writing = os.pipe()
-    reader = Thread(target=_copy, args=(reading, shown, log), daemon=True)
+    reader = Thread(target=_copy, args=(reading, terminal, log), daemon=True)
     reader.start()
     os.dup2(writing, _STDERR)
     os.close(writing)
@@ -53,20 +53,20 @@ def logged() -> Iterator[Log]:
         yield log
     finally:
         _flush()
-        os.dup2(shown, _STDERR)
+        os.dup2(terminal, _STDERR)
         reader.join(_WAIT_S)
         if not reader.is_alive():
-            os.close(shown)
+            os.close(terminal)
 
 
-def _copy(reading: int, shown: int, log: Log) -> None:
+def _copy(reading: int, terminal: int, log: Log) -> None:
     with open(reading, "rb", buffering=0) as stream:
         while content := stream.read(1 << 16):
             log.add(content)
             with suppress(OSError):  # stderr is closed; the run continues
                 rest = memoryview(content)
                 while rest:
-                    rest = rest[os.write(shown, rest) :]
+                    rest = rest[os.write(terminal, rest) :]
 
 
 def _flush() -> None:

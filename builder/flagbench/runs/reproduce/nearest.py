@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from flagbench.errors import FlagbenchError
 from flagbench.machine.catalog import cards_here
@@ -30,11 +30,11 @@ def find_claim(name: str, catalog: Catalog) -> Claim:
 
 def nearest_lines(case: str, machine: Machine, catalog: Catalog, most: int = SHOWN) -> list[str]:
     """The claims of a case, those first of which the least differs on a machine; one line each."""
-    here = machine_conditions(machine, catalog)
+    conditions = machine_conditions(machine, catalog)
     claims = [claim for claim in catalog.claims.values() if claim.case == case]
     lines = []
-    for claim in nearest_claims(claims, here)[:most]:
-        differing = "; ".join(map(describe, _differing(claim, here)))
+    for claim in nearest_claims(claims, conditions)[:most]:
+        differing = "; ".join(describe(condition) for condition in _differing(claim, conditions))
         lines.append(f"{claim.id}: {differing or 'nothing known to differ'}")
     return lines
 
@@ -42,26 +42,42 @@ def nearest_lines(case: str, machine: Machine, catalog: Catalog, most: int = SHO
 def machine_conditions(machine: Machine, catalog: Catalog) -> dict[str, Scalar | None]:
     """The conditions that a machine decides: which device, and how many on one node."""
     names = {device.name for device in machine.devices}
-    model = next(iter(names)) if len(names) == 1 else None
-    published = {claim.conditions.get(DEVICE_MODEL) for claim in catalog.claims.values()}
-    fitting = [card.name for card in cards_here(machine, catalog) if all(map(card.has_name, names))]
+    return {DEVICE_MODEL: _device_model(names, machine, catalog), "devices": machine.visible or None, "nodes": 1}
+
+
+def _device_model(names: Collection[str], machine: Machine, catalog: Catalog) -> str | None:
+    """The name by which published rows have the devices of a machine; None where they are of several models."""
+    fitting = []
+    for card in cards_here(machine, catalog):
+        if all(card.has_name(name) for name in names):
+            fitting.append(card.name)
     # Several cards may report one name; that with published rows is meant.
-    model = next((name for name in fitting if name in published), fitting[0] if fitting else model)
-    return {DEVICE_MODEL: model, "devices": machine.visible or None, "nodes": 1}
+    published = {claim.conditions.get(DEVICE_MODEL) for claim in catalog.claims.values()}
+    for name in fitting:
+        if name in published:
+            return name
+    if fitting:
+        return fitting[0]
+    if len(names) == 1:
+        return next(iter(names))
+    return None
 
 
-def nearest_claims(claims: Iterable[Claim], here: Mapping[str, Scalar | None]) -> list[Claim]:
-    """The claims of a case by how much of `here` differs, the device first; the nearest first."""
+def nearest_claims(claims: Iterable[Claim], conditions: Mapping[str, Scalar | None]) -> list[Claim]:
+    """The claims of a case by how many of a machine's `conditions` differ, the device first; the nearest first."""
 
     def distance(claim: Claim) -> tuple[bool, int, float]:
-        names = [result.name for result in _differing(claim, here)]
-        published, mine = claim.count("devices"), here.get("devices")
-        apart = abs(published - mine) if published is not None and isinstance(mine, int) else 0
-        return DEVICE_MODEL in names, len(names), apart
+        names = [condition.name for condition in _differing(claim, conditions)]
+        difference = 0.0
+        published, devices = claim.count("devices"), conditions.get("devices")
+        if published is not None and isinstance(devices, int):
+            difference = abs(published - devices)
+        return DEVICE_MODEL in names, len(names), difference
 
     return sorted(claims, key=distance)
 
 
-def _differing(claim: Claim, here: Mapping[str, Scalar | None]) -> list[ConditionResult]:
-    """What of a machine differs from a claim."""
-    return [result for result in compare_conditions(here, here, claim.conditions) if result.forbids]
+def _differing(claim: Claim, conditions: Mapping[str, Scalar | None]) -> list[ConditionResult]:
+    """The conditions of a machine that differ from a claim's."""
+    compared = compare_conditions(conditions, conditions, claim.conditions)
+    return [condition for condition in compared if condition.forbids]

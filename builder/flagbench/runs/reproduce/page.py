@@ -41,7 +41,9 @@ def announce(reproduction: Reproduction, *, dry_run: bool = False) -> None:
         print_note(f"not published, so not compared: {', '.join(plan.unpublished)}")
     if plan.name is not None:
         print_note("seeds: each run has its own, from --name; what depends on the row's seed is not compared")
-    for finding in reproduction.findings if not dry_run else ():
+    if dry_run:
+        return
+    for finding in reproduction.findings:
         if finding.level is not Level.OK:
             print_note(f"{finding.name}: {_line(finding)}")
 
@@ -71,12 +73,15 @@ def dry_run(reproduction: Reproduction, expected: DurationEstimate | None, *, as
     if as_json:
         echo_json(facts)
         return
+    limit = "none"
+    if limits.minutes is not None:
+        limit = f"{limits.minutes:.4g} min"
     rows = {
         "row": _row(plan.claim),
         "runs": f"{target.name}, {target.via}",
         "arguments": " ".join(plan.request.options.words()),
         "looks": f"after {', '.join(map(str, limits.looks))} runs",
-        "limit": "none" if limits.minutes is None else f"{limits.minutes:.4g} min",
+        "limit": limit,
         "a run takes": time_of_run(expected),
         **{finding.name: _line(finding) for finding in reproduction.findings},
     }
@@ -99,14 +104,19 @@ def _row(claim: Claim) -> str:
 
 
 def _listed(verdicts: Sequence[Verdict]) -> str:
+    """`A, B or C`."""
     names = [verdict.value for verdict in verdicts]
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if len(names) > 1 else f"only {names[0]}"
+    if len(names) == 1:
+        return f"only {names[0]}"
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _line(finding: Diagnosis) -> str:
     """A finding with its remedy, where there is anything to remedy."""
-    remedy = "" if finding.level is Level.OK or not finding.remedy else f"; {finding.remedy}"
-    return f"{finding.level.value}: {finding.detail}{remedy}"
+    line = f"{finding.level.value}: {finding.detail}"
+    if finding.level is Level.OK or not finding.remedy:
+        return line
+    return f"{line}; {finding.remedy}"
 
 
 def show(

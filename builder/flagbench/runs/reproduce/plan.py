@@ -103,52 +103,74 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
     case, stack = resolve_image(f"{claim.case}:{on or claim.stack}", catalog)
     count = options.gpus or claim.run.gpus
     nodes = 1 if on is not None else claim.run.nodes
-    differs = [*_differences(claim, stack, options, nodes)]
-    settings, left_out = _settings(
-        claim, case, options.preset, same_count=(nodes, count) == (claim.run.nodes, claim.run.gpus)
-    )
-    differs += left_out
+    same_count = nodes == claim.run.nodes and count == claim.run.gpus
+    settings, left_out = _settings(claim, case, options.preset, same_count=same_count)
+    differs = [*_differences(claim, stack, options, nodes), *left_out]
     comparable = not differs and claim.metric(case.held_to(claim.metrics).gate) is not None
     if claim.stack != stack.name:
         differs.append(f"stack: {stack.name}, the row's is {claim.stack or 'none'}")
-    seed = claim.conditions.get(SEED)
-    precision = _precision(claim, stack)
-    preset = preset_of(case.presets, options.preset)
-    asked = LocalOptions(
+    run_options = LocalOptions(
         nodes=nodes,
         gpus=count,
         preset=options.preset,
-        precision=precision,
+        precision=_precision(claim, stack),
         data=options.data,
         weights=options.weights,
-        steps=options.steps or (None if options.full else schedule(preset)["window_steps"]),
+        steps=_steps(case, options),
         full=options.full,
         roofs=options.roofs,
-        seed=None if options.name is not None or not isinstance(seed, int) or isinstance(seed, bool) else seed,
+        seed=_seed(claim, options),
         set_=tuple(f"{name}={shown(value)}" for name, value in settings.items()),
         timeout=options.timeout,
     )
-    request = RunRequest(case, stack, asked)
     return ReproductionPlan(
-        claim, request, tuple(differs), unpublished(claim, case), comparable, on is not None, options.name
+        claim,
+        RunRequest(case, stack, run_options),
+        tuple(differs),
+        unpublished(claim, case),
+        comparable=comparable,
+        elsewhere=on is not None,
+        name=options.name,
     )
+
+
+def _steps(case: Case, options: PlanOptions) -> int | None:
+    """The steps to measure: those of the options, or the preset's window; None for a run to the published stop."""
+    if options.steps:
+        return options.steps
+    if options.full:
+        return None
+    steps: int | None = schedule(preset_of(case.presets, options.preset))["window_steps"]
+    return steps
+
+
+def _seed(claim: Claim, options: PlanOptions) -> int | None:
+    """The row's seed; None where each run has its own, from --name, or the row has none."""
+    if options.name is not None:
+        return None
+    seed = claim.conditions.get(SEED)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        return None
+    return seed
 
 
 def unpublished(claim: Claim, case: Case) -> tuple[str, ...]:
     """The conditions, and the facts of the environment, that a row does not state."""
     conditions = claim_conditions(case, claim.conditions)
-    stated: Iterable[tuple[str, Scalar | None]] = (*conditions.items(), *claim.environment.items())
-    return tuple(dict.fromkeys(name for name, value in stated if value == NOT_PUBLISHED))
+    facts: Iterable[tuple[str, Scalar | None]] = (*conditions.items(), *claim.environment.items())
+    return tuple(dict.fromkeys(name for name, value in facts if value == NOT_PUBLISHED))
 
 
 def _differences(claim: Claim, stack: Stack, options: PlanOptions, nodes: int) -> Iterable[str]:
-    """What of the request is not as the row has it, its settings and its software left out."""
+    """How the request differs from the row, apart from settings and software."""
     device = claim.conditions.get("device_model", NOT_PUBLISHED)
     if stack.device_kind == "cpu":
         yield f"device: a processor, the row has {device}"
     elif stack.accelerator(str(device)) is None:
-        names = ", ".join(entry.name for entry in stack.accelerators)
-        yield f"device: {f'one of {names}' if names else f'{stack.name} names none'}, the row has {device}"
+        devices = f"{stack.name} names none"
+        if stack.accelerators:
+            devices = f"one of {', '.join(accelerator.name for accelerator in stack.accelerators)}"
+        yield f"device: {devices}, the row has {device}"
     if options.preset != claim.run.preset:
         yield f"preset: {options.preset}, the row has the {claim.run.preset} size"
     if nodes != claim.run.nodes:
@@ -160,7 +182,7 @@ def _differences(claim: Claim, stack: Stack, options: PlanOptions, nodes: int) -
 
 
 def _settings(claim: Claim, case: Case, preset: str, *, same_count: bool) -> tuple[Mapping[str, Scalar], list[str]]:
-    """The settings of the row that are used, and what is said of the others."""
+    """The settings of the row that are used, and a sentence on each that is not."""
     if preset != claim.run.preset and claim.run.set:
         names = ", ".join(f"{name} {shown(value)}" for name, value in claim.run.set.items())
         return {}, [f"settings: the {preset} preset's own, the row has {names}"]
@@ -175,4 +197,6 @@ def _settings(claim: Claim, case: Case, preset: str, *, same_count: bool) -> tup
 
 def _precision(claim: Claim, stack: Stack) -> Any:
     """The row's, or None, for the case's own, where a processor does not support it."""
-    return None if stack.device_kind == "cpu" and claim.run.precision in NOT_ON_CPU else claim.run.precision
+    if stack.device_kind == "cpu" and claim.run.precision in NOT_ON_CPU:
+        return None
+    return claim.run.precision

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
 from flagbench.machine.catalog import cards_here
+from flagbench.machine.devices import Machine
 from flagbench.machine.diagnosis import Diagnosis, Level, disturbances, high_load, memory
 from flagbench.machine.disturbance_limits import WHOLE_MEMORY
 from flagbench.machine.look import MachineFacts
 from flagbench.machine.vendors import older_drivers
+from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import disks
 from flagbench.runs.launchers.describe import Described, describe
@@ -30,18 +32,18 @@ def check_machine(
     plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts, store: str | None, *, container: bool
 ) -> list[Diagnosis]:
     """Every finding, those that forbid a run as FAIL; on a stack that was asked for, other hardware is a warning."""
-    found = [*_nodes(plan)]
+    findings = [*_nodes(plan)]
     if plan.request.stack.device_kind == "cpu":
-        found.append(Diagnosis(DEVICE, Level.OK, f"a processor, {plan.request.options.gpus} rank(s)"))
-        found += high_load(facts)
+        findings.append(Diagnosis(DEVICE, Level.OK, f"a processor, {plan.request.options.gpus} rank(s)"))
+        findings += high_load(facts)
     elif container and os.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http")):
         what = "unknown: the engine is on another machine"
-        found.append(Diagnosis("devices", Level.WARN, what, "run this command there"))
+        findings.append(Diagnosis("devices", Level.WARN, what, "run this command there"))
     else:
-        found += _devices(plan, catalog, facts)
-        found += disturbances(facts)
-        found += _driver(plan, facts, container=container)
-    return [*found, memory(), *disks(store)]
+        findings += _devices(plan, catalog, facts)
+        findings += disturbances(facts)
+        findings += _driver(plan, facts, container=container)
+    return [*findings, memory(), *disks(store)]
 
 
 def refuse(
@@ -49,9 +51,9 @@ def refuse(
 ) -> FlagbenchError:
     """The error (wrong hardware) for findings that forbid a run, with the rows that come closest to this machine."""
     machine = facts.accelerators
-    here = machine_conditions(machine, catalog)
+    model = machine_conditions(machine, catalog)[conditions.DEVICE_MODEL]
     closest = ""
-    if machine.devices and here[conditions.DEVICE_MODEL] != plan.claim.conditions.get(conditions.DEVICE_MODEL):
+    if machine.devices and model != plan.claim.conditions.get(conditions.DEVICE_MODEL):
         rows = nearest_lines(plan.claim.case, machine, catalog)
         closest = "\n  ".join(["\nrows that come closest to this machine:", *rows])
     why = "; ".join(f"{finding.name}: {finding.detail}" for finding in wrong)
@@ -104,14 +106,14 @@ def describe_layout(plan: ReproductionPlan, *, container: bool) -> Described | D
 
 
 def _nodes(plan: ReproductionPlan) -> Iterator[Diagnosis]:
-    asked = plan.request.options
-    if asked.nodes > 1:
+    options = plan.request.options
+    if options.nodes > 1:
         name = plan.name or "NAME"
-        words = ["flagbench", "run", plan.request.name, *asked.words(), "--repeat=5", f"--name={name}"]
+        words = ["flagbench", "run", plan.request.name, *options.words(), "--repeat=5", f"--name={name}"]
         yield Diagnosis(
             "nodes",
             Level.FAIL,
-            f"the row has {asked.nodes} nodes, and this command runs on one",
+            f"the row has {options.nodes} nodes, and this command runs on one",
             f"start `{shlex.join(words)} --node-rank=K --master=HOST:PORT` on each node, then `flagbench "
             f"verify {name} --claim {plan.claim.id}` on node 0; or name a stack for one node with --on",
         )
@@ -120,7 +122,6 @@ def _nodes(plan: ReproductionPlan) -> Iterator[Diagnosis]:
 def _devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts) -> Iterator[Diagnosis]:
     """Which devices there are, how many, how large, and whether they are whole."""
     machine = facts.accelerators
-    asked, wanted = plan.request.options.gpus, str(plan.claim.conditions.get("device_model"))
     if not machine.devices:
         what, remedy = "no accelerator was found", "install its driver, or use --on cpu --preset tiny"
         if machine.problem:
@@ -128,32 +129,42 @@ def _devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts) -> I
             remedy = machine.remedy or remedy
         yield Diagnosis(DEVICE, Level.FAIL, what, remedy)
         return
-    other = Level.WARN if plan.elsewhere else Level.FAIL
-    here = cards_here(machine, catalog, partitions=True)
-    instead = "" if plan.elsewhere else "use the row's device, or name the stack to run on with --on: then "
-    remedy = (
-        f"{instead}the verdict is NOT_COMPARABLE, `flagbench expect {plan.claim.case}` shows what is published for "
-        "this device, and `flagbench verify --baseline` compares with runs of your own"
-    )
-    if wanted in {device.name for device in machine.devices} or any(card.has_name(wanted) for card in here):
-        yield Diagnosis(DEVICE, Level.OK, machine.described)
-    else:
-        yield Diagnosis(DEVICE, other, f"{machine.described} here, the row has {wanted}", remedy)
-    if machine.visible < asked:
+    level = Level.WARN if plan.elsewhere else Level.FAIL
+    cards = cards_here(machine, catalog, partitions=True)
+    yield _check_device_model(plan, machine, cards, level)
+    needed = plan.request.options.gpus
+    if machine.visible < needed:
         yield Diagnosis(
             "devices",
             Level.FAIL,
-            f"{machine.visible} can be used, the run needs {asked}",
+            f"{machine.visible} can be used, the run needs {needed}",
             "use a larger machine or unset CUDA_VISIBLE_DEVICES; or ask for fewer with --on and --gpus",
         )
-    for card in here:
+    for card in cards:
         sizes = [device.memory_gib for device in machine.devices if device.memory_gib and card.has_name(device.name)]
         if sizes and min(sizes) < WHOLE_MEMORY * card.memory_gib:
             what = f"{min(sizes):.1f} GiB, a whole {card.name} has {card.memory_gib:g}"
-            yield Diagnosis("memory of the device", other, what, "use a whole device")
+            yield Diagnosis("memory of the device", level, what, "use a whole device")
     if facts.partitions:
         remedy = "use whole devices, or ask the machine's administrator to disable MIG"
-        yield Diagnosis("MIG", other, "; ".join(facts.partitions), remedy)
+        yield Diagnosis("MIG", level, "; ".join(facts.partitions), remedy)
+
+
+def _check_device_model(
+    plan: ReproductionPlan, machine: Machine, cards: Sequence[DeviceModel], level: Level
+) -> Diagnosis:
+    """Whether the machine has the row's device. `level`: of the finding where it does not."""
+    wanted = str(plan.claim.conditions.get("device_model"))
+    names = {device.name for device in machine.devices}
+    if wanted in names or any(card.has_name(wanted) for card in cards):
+        return Diagnosis(DEVICE, Level.OK, machine.described)
+    remedy = (
+        f"the verdict is NOT_COMPARABLE, `flagbench expect {plan.claim.case}` shows what is published for "
+        "this device, and `flagbench verify --baseline` compares with runs of your own"
+    )
+    if not plan.elsewhere:
+        remedy = f"use the row's device, or name the stack to run on with --on: then {remedy}"
+    return Diagnosis(DEVICE, level, f"{machine.described} here, the row has {wanted}", remedy)
 
 
 def _driver(plan: ReproductionPlan, facts: MachineFacts, *, container: bool) -> Iterator[Diagnosis]:
