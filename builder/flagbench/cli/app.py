@@ -46,7 +46,9 @@ GROUPS = {
     },
 }
 """Each command with the first line of its docstring: --help shows these without importing any command."""
-COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+COMMANDS: dict[str, str] = {}
+for _commands in GROUPS.values():
+    COMMANDS.update(_commands)
 HIDDEN = {"manifests"}
 _WHOLE = 1000
 """More characters than a sentence has."""
@@ -62,8 +64,8 @@ def load(name: str) -> Any:
         group.command(name, cls=Command)(module.command)
     else:
         group.info.cls = Group
-        for each in group.registered_commands:
-            each.cls = Command
+        for registered in group.registered_commands:
+            registered.cls = Command
     command = get_command(group)
     command.name = name
     command.help = command.help or COMMANDS[name]
@@ -85,11 +87,11 @@ class _Parsing:
 
     def get_params(self, ctx: Any) -> Any:
         """The parameters. While the shell completes, they are not checked: Typer would import pydantic for it."""
-        found = super().get_params(ctx)  # type: ignore[misc]
+        parameters = super().get_params(ctx)  # type: ignore[misc]
         if ctx.resilient_parsing:
-            for parameter in found:
+            for parameter in parameters:
                 parameter.process_value = lambda ctx, value: value
-        return found
+        return parameters
 
 
 class Command(_Parsing, TyperCommand):
@@ -98,12 +100,15 @@ class Command(_Parsing, TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments and options in --help."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            shown: Any = parameter
-            line = shown.get_help_record(ctx)
-            if line is not None:
-                plain = "Arguments" if shown.param_type_name == "argument" else "Options"
-                sections.setdefault(getattr(shown, "rich_help_panel", None) or plain, []).append(line)
+        parameters: Any = self.get_params(ctx)
+        for parameter in parameters:
+            line = parameter.get_help_record(ctx)
+            if line is None:
+                continue
+            title = getattr(parameter, "rich_help_panel", None)
+            if not title:
+                title = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            sections.setdefault(title, []).append(line)
         for title, lines in sections.items():
             if lines:
                 with formatter.section(title):
@@ -116,7 +121,9 @@ class Group(_Parsing, TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list in --help."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in self.commands.items()])
+            formatter.write_dl(
+                [(name, command.get_short_help_str(_WHOLE)) for name, command in self.commands.items()]
+            )
 
 
 class Commands(_Parsing, TyperGroup):
@@ -132,7 +139,9 @@ class Commands(_Parsing, TyperGroup):
         """The command, imported now unless only its name is completed; None for an unknown one."""
         if self._completing and cmd_name in COMMANDS:
             return TyperCommand(cmd_name, help=COMMANDS[cmd_name], hidden=cmd_name in HIDDEN)
-        return load(cmd_name) if cmd_name in COMMANDS else None
+        if cmd_name not in COMMANDS:
+            return None
+        return load(cmd_name)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """The names of commands."""
@@ -160,8 +169,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(version: bool) -> None:
+    if version:
         print(f"flagbench {__version__}")
         raise typer.Exit()
 
@@ -169,7 +178,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Benchmarks in containers, and a verdict on whether a published number is reproduced here."""

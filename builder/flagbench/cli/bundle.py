@@ -44,36 +44,39 @@ def verify(
     "verdict" and "stated_by".
     """
     catalog = load_catalog()
-    found: BundleCheck | certificate.CertificateCheck
+    checked: BundleCheck | certificate.CertificateCheck
     about: dict[str, Any]
     with opened(bundle) as files:
         count = len(files)
         if certificate.CERTIFICATE in files:
-            found = certificate.check(files, catalog)
-            about = {"certificate": found.certificate}
-            blocks = [] if found.problems else certificate_blocks(found.certificate)
+            subject = "certificate"
+            checked = certificate.check(files, catalog)
+            about = {"certificate": checked.certificate}
+            blocks = []
+            if not checked.problems:
+                blocks = certificate_blocks(checked.certificate)
         else:
+            subject = "verdict"
             contents = read_contents(files)
-            found = check(contents, catalog)
-            claim, verdict = contents.claim["id"], found.result.to_dict()
+            checked = check(contents, catalog)
+            claim, verdict = contents.claim["id"], checked.result.to_dict()
             about = {"claim": claim, "verdict": verdict, "stated_by": contents.stated_by}
-            blocks = verdict_blocks(found.records, found.result, wide=wide)
-    sha256 = sha256_of(bundle)
+            blocks = verdict_blocks(checked.records, checked.result, wide=wide)
+    problems, sha256 = checked.problems, sha256_of(bundle)
     if json:
-        what = {"schema": "bundle-verification/v1", "bundle": str(bundle), "ok": not found.problems, "sha256": sha256}
-        echo_json({**what, **about, "files": count, "notes": found.notes, "problems": found.problems})
+        what = {"schema": "bundle-verification/v1", "bundle": str(bundle), "ok": not problems, "sha256": sha256}
+        echo_json({**what, **about, "files": count, "notes": checked.notes, "problems": problems})
     else:
-        stated = "certificate" if "certificate" in about else "verdict"
-        if found.problems:
-            first = Lines((f"INVALID: the {stated} does not follow from the records in this bundle",), "bold red")
+        if problems:
+            first = Lines((f"INVALID: the {subject} does not follow from the records in this bundle",), "bold red")
         else:
-            text = f"VALID: all files match their checksums, and the {stated} follows from the records"
+            text = f"VALID: all files match their checksums, and the {subject} follows from the records"
             first = Lines((text,), "bold green")
-        notes = (f"note: {note}" for note in found.notes)
+        notes = (f"note: {note}" for note in checked.notes)
         print_page(first, *blocks, Lines((f"sha256 of the bundle {sha256}", *notes)), wide=wide)
-    if found.problems:
+    if problems:
         raise FlagbenchError(
-            f"the bundle {brief(str(bundle))} is not valid: {'; '.join(found.problems)}",
+            f"the bundle {brief(str(bundle))} is not valid: {'; '.join(problems)}",
             remedy="do not rely on it; ask its author for the records, or run it yourself",
             code=ExitCode.INVALID,
         )

@@ -53,7 +53,9 @@ def command(
     comparison = compare_records(left, right, case, terms)
     speed = judge_speed(comparison, case, terms)
     if as_json:
-        verdict, reason = (None, None) if speed is None else (speed.verdict.value, speed.reason)
+        verdict = reason = None
+        if speed is not None:
+            verdict, reason = speed.verdict.value, speed.reason
         echo_json(comparison.to_dict() | {"verdict": verdict, "reason": reason})
     else:
         print(comparison_table(comparison, speed, wide=wide), end="")

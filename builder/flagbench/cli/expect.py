@@ -14,7 +14,7 @@ from flagbench.manifests.load import load_catalog
 
 
 def command(
-    asked: Annotated[
+    name: Annotated[
         str,
         typer.Argument(
             metavar="CASE|MODEL",
@@ -42,8 +42,8 @@ def command(
 
     Exits 0, or 2 for an unknown model or device.
     """
-    found = answer(asked, on, gpus, load_catalog())
+    published = answer(name, on, gpus, load_catalog())
     if as_json:
-        echo_json(found.to_dict())
+        echo_json(published.to_dict())
     else:
-        print_page(*found.page(wide=wide), wide=wide)
+        print_page(*published.page(wide=wide), wide=wide)

@@ -52,11 +52,11 @@ def command(
     for warning in request.warnings():
         typer.echo(f"warning: {warning}", err=True)
     if send:
-        said = scheduler.submit(text)
+        message = scheduler.submit(text)
         if as_json:
             echo_json({"job": request.job_name, "run_id": request.run_id})
         else:
-            print(visible(said))
+            print(visible(message))
         return
     if as_json:
         items = list(yaml.safe_load_all(text))

@@ -45,23 +45,37 @@ def command(
     catalog = load_catalog()
     kinds = list(_COLUMNS) if what is None else [what]
     machine = this_machine() if "claims" in kinds else None
-    here = frozenset[str]() if machine is None else {claim.id for claim in claims_here(machine, catalog)}
-    if machine is not None and (what == "claims" or machine.devices):
-        typer.echo(f"flagbench: {summary(machine, catalog)}", err=True)
-    entries = {kind: getattr(catalog, kind).values() for kind in kinds}
+    claims_of_machine: Collection[str] = ()
+    if machine is not None:
+        claims_of_machine = {claim.id for claim in claims_here(machine, catalog)}
+        if what == "claims" or machine.devices:
+            typer.echo(f"flagbench: {summary(machine, catalog)}", err=True)
     if json:
-        echo_json({kind: [_as_json(entry, catalog, here) for entry in entries[kind]] for kind in kinds})
+        document = {}
+        for kind in kinds:
+            document[kind] = [
+                _as_json(entry, catalog, claims_of_machine) for entry in getattr(catalog, kind).values()
+            ]
+        echo_json(document)
         return
     tables = []
     for kind in kinds:
-        columns, rows = _COLUMNS[kind], [_row(entry, catalog) for entry in entries[kind]]
-        if kind == "claims" and here:
-            # Not at the end, where a narrow terminal drops columns first.
-            columns = (columns[0], "THIS MACHINE", *columns[1:])
-            rows = [(row[0], "yes" if row[0] in here else "", *row[1:]) for row in rows]
         title = kind if what is None else ""
-        tables.append(Table(columns, rows, wrap=_WRAP[kind], drop=_DROP[kind], title=title))
+        tables.append(_table(kind, title, catalog, claims_of_machine))
     print_page(*tables, wide=wide)
+
+
+def _table(kind: str, title: str, catalog: Catalog, claims_of_machine: Collection[str]) -> Table:
+    """The table of a kind. Where this machine has claims, those are marked."""
+    columns = _COLUMNS[kind]
+    rows = [_row(entry, catalog) for entry in getattr(catalog, kind).values()]
+    if kind == "claims" and claims_of_machine:
+        # Not at the end, where a narrow terminal drops columns first.
+        columns = (columns[0], "THIS MACHINE", *columns[1:])
+        for number, row in enumerate(rows):
+            mark = "yes" if row[0] in claims_of_machine else ""
+            rows[number] = (row[0], mark, *row[1:])
+    return Table(columns, rows, wrap=_WRAP[kind], drop=_DROP[kind], title=title)
 
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
@@ -93,10 +107,17 @@ def _row(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog) -> tuple[s
         aliases = ", ".join(alias for alias in entry.aliases if alias != entry.name)
         return entry.name, aliases, _cases_text(entry, catalog), _base_text(entry)
     if isinstance(entry, DeviceModel):
-        peaks = (f"{entry.flops[name] / 1e12:g} TFLOP/s" if name in entry.flops else "" for name in ("bf16", "fp8"))
+        peaks = [_peak_text(entry, precision) for precision in ("bf16", "fp8")]
         stacks = ", ".join(stack.name for stack in catalog.stacks.values() if entry in stack.accelerators)
         return entry.id, entry.name, f"{entry.memory_gib:g} GiB", *peaks, stacks
     return entry.id, entry.title, entry.stack or "none", _gate_value(entry, catalog.cases[entry.case])
+
+
+def _peak_text(device: DeviceModel, precision: str) -> str:
+    """The peak of a device in a precision; empty where it is not known."""
+    if precision not in device.flops:
+        return ""
+    return f"{device.flops[precision] / 1e12:g} TFLOP/s"
 
 
 def _cases_text(stack: Stack, catalog: Catalog) -> str:
@@ -115,30 +136,34 @@ def _base_text(stack: Stack) -> str:
 
 def _gate_value(claim: Claim, case: Case) -> str:
     """The published value of the case's gate, digit for digit, its number first; else what there is instead."""
-    metric = claim.metric(case.held_to(claim.metrics).gate)
-    if metric is not None:
-        return f"{metric.value} {metric.unit}, {metric.name}"
-    return f"no {case.gate}, only {', '.join(other.name for other in claim.metrics)}"
+    gate = claim.metric(case.held_to(claim.metrics).gate)
+    if gate is not None:
+        return f"{gate.value} {gate.unit}, {gate.name}"
+    return f"no {case.gate}, only {', '.join(metric.name for metric in claim.metrics)}"
 
 
-def _as_json(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog, here: Collection[str]) -> dict[str, Any]:
+def _as_json(
+    entry: Case | Stack | DeviceModel | Claim, catalog: Catalog, claims_of_machine: Collection[str]
+) -> dict[str, Any]:
     if isinstance(entry, Case):
         keys = ("name", "title", "task", "unit", "gate", "precisions", "default_precision")
         return {**{key: msgspec.to_builtins(getattr(entry, key)) for key in keys}, "flops": entry.formula}
     if isinstance(entry, Stack):
         names = ("name", "title", "vendor", "aliases", "runs", "base_image", "python", "expects")
-        of_cases = {case.name: case.does_not_run.get(entry.name) for case in catalog.cases.values()}
+        reasons = {case.name: case.does_not_run.get(entry.name) for case in catalog.cases.values()}
+        reasons |= entry.does_not_run
         return {
             **{name: getattr(entry, name) for name in names},
-            "does_not_run": {case: why for case, why in {**of_cases, **entry.does_not_run}.items() if why},
+            "does_not_run": {case: reason for case, reason in reasons.items() if reason},
             "accelerators": [accelerator.name for accelerator in entry.accelerators],
         }
     if isinstance(entry, DeviceModel):
-        found: dict[str, Any] = msgspec.to_builtins(entry)
-        return {name: value for name, value in found.items() if name != "raw"}
+        device: dict[str, Any] = msgspec.to_builtins(entry)
+        device.pop("raw", None)
+        return device
     fields = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "aligned", "source")
     return {
         **{name: msgspec.to_builtins(getattr(entry, name)) for name in fields},
         "precision": {"label": entry.precision.label, "executed": entry.precision.executed},
-        "this_machine": entry.id in here,
+        "this_machine": entry.id in claims_of_machine,
     }

@@ -83,40 +83,42 @@ def command(
     unresolved [{name, version, reason}]}]}.
     """
     catalog = load_catalog(claims=False)
-    chosen = _chosen(catalog, stacks or [], every=every)
-    stated = Stated(
-        None if base_digest is None else _digest(base_digest, "--base-digest"),
-        base_digest_of,
-        tuple(_wheel(text) for text in wheel_digest or ()),
-    )
-    if stated != Stated() and len(chosen) > 1:
+    chosen = _choose_stacks(catalog, stacks or [], every=every)
+    base = None
+    if base_digest is not None:
+        base = _parse_digest(base_digest, "--base-digest")
+    wheels = [_parse_wheel(text) for text in wheel_digest or ()]
+    digests = Stated(base, base_digest_of, tuple(wheels))
+    if digests != Stated() and len(chosen) > 1:
         raise FlagbenchError("digests are given for several stacks", remedy="name one stack")
     if base_digest_of is not None and base_digest is None:
         raise FlagbenchError("--base-digest-of is given without a digest", remedy="add --base-digest")
     images = images_root(catalog)
-    results = []
+    documents: list[dict[str, Any]] = []
+    unresolved: list[str] = []
     for stack in chosen:
         if check:
             lock, changed = read_lock(stack, images), False
             require_platform(stack, lock)
         else:
-            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, digests=stated)
-        results.append(_as_json(lock, images, changed))
+            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, digests=digests)
+        documents.append(_as_json(lock, images, changed))
+        if _is_open(lock):
+            unresolved.append(lock.stack)
         if not as_json:
-            _print_lock(results[-1], checked=check)
+            _print_lock(lock, images, _describe_state(checked=check, changed=changed))
     if as_json:
-        echo_json({"locks": results})
-    open_ends = [result["stack"] for result in results if _is_open(result)]
-    if open_ends and not check:
+        echo_json({"locks": documents})
+    if unresolved and not check:
         raise FlagbenchError(
-            f"something stays unresolved in the locks of {', '.join(open_ends)}",
+            f"something stays unresolved in the locks of {', '.join(unresolved)}",
             remedy="lock them again where the indexes and registries named above can be reached, or give digests "
             "with --base-digest and --wheel-digest",
             code=ExitCode.ENGINE,
         )
 
 
-def _digest(text: str, option: str) -> StatedDigest:
+def _parse_digest(text: str, option: str) -> StatedDigest:
     """`DIGEST[=URL]`. Raises FlagbenchError (usage)."""
     digest, _, source = text.partition("=")
     if not SHA256.fullmatch(digest):
@@ -131,7 +133,7 @@ def _digest(text: str, option: str) -> StatedDigest:
     return StatedDigest(digest, source or UNKNOWN_SOURCE)
 
 
-def _wheel(text: str) -> StatedWheel:
+def _parse_wheel(text: str) -> StatedWheel:
     """`WHEEL=DIGEST[=URL]`. Raises FlagbenchError (usage)."""
     url, separator, rest = text.partition("=sha256:")
     if not separator or not _URL.fullmatch(url):
@@ -139,28 +141,31 @@ def _wheel(text: str) -> StatedWheel:
             f"--wheel-digest: {text!r} is not a wheel with its digest",
             remedy="write https://.../NAME.whl=sha256:..., and after another = who states it",
         )
-    return StatedWheel(url, _digest(f"sha256:{rest}", "--wheel-digest"))
+    return StatedWheel(url, _parse_digest(f"sha256:{rest}", "--wheel-digest"))
 
 
-def _is_open(result: dict[str, Any]) -> bool:
+def _is_open(lock: Lock) -> bool:
     """Whether something that can be locked is not. A base that is not public never can."""
-    base_is_open = result["base"]["image"] is not None and result["base"]["digest"] is None
-    return bool(result["unresolved"]) or base_is_open
+    base_is_open = lock.base_image is not None and lock.base_digest is None
+    return bool(lock.unresolved) or base_is_open
 
 
-def _chosen(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
+def _choose_stacks(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
     """The named stacks, or all of them, each once. Raises FlagbenchError (usage) for none or an unknown one."""
-    if every == bool(names):
-        raise FlagbenchError(
-            "stacks are named, and --all is given too" if every else "no stack is named",
-            remedy="name stacks (`flagbench list stacks` shows them) or give --all",
-        )
+    remedy = "name stacks (`flagbench list stacks` shows them) or give --all"
+    if every and names:
+        raise FlagbenchError("stacks are named, and --all is given too", remedy=remedy)
+    if not every and not names:
+        raise FlagbenchError("no stack is named", remedy=remedy)
     if every:
         return [stack for stack in catalog.stacks.values() if stack.base]
-    chosen = list({stack.name: stack for stack in (get_stack(name, catalog) for name in names)}.values())
-    for stack in chosen:
+    chosen: dict[str, Stack] = {}
+    for name in names:
+        stack = get_stack(name, catalog)
+        chosen[stack.name] = stack
+    for stack in chosen.values():
         require_base(stack)
-    return chosen
+    return list(chosen.values())
 
 
 def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:
@@ -176,14 +181,24 @@ def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:
             "digest_of": lock.base_digest_of,
             "source": lock.base_digest_source,
         },
-        "unresolved": [{"name": e.name, "version": e.version, "reason": e.reason} for e in lock.unresolved],
+        "unresolved": [
+            {"name": package.name, "version": package.version, "reason": package.reason}
+            for package in lock.unresolved
+        ],
     }
 
 
-def _print_lock(result: dict[str, Any], *, checked: bool) -> None:
-    state = "fits its manifest" if checked else "written" if result["changed"] else "unchanged"
-    print(f"{result['path']}: {state}, {result['packages']} packages")
-    if result["base"]["digest"] is None:
-        print(f"  unresolved: the base {result['base']['image'] or '(none is public: name it with --base)'}")
-    for entry in result["unresolved"]:
-        print(f"  unresolved: {entry['name']}=={entry['version']} ({entry['reason']})")
+def _describe_state(*, checked: bool, changed: bool) -> str:
+    if checked:
+        return "fits its manifest"
+    if changed:
+        return "written"
+    return "unchanged"
+
+
+def _print_lock(lock: Lock, images: Path, state: str) -> None:
+    print(f"{lock_path(lock.stack, images)}: {state}, {len(lock.entries)} packages")
+    if lock.base_digest is None:
+        print(f"  unresolved: the base {lock.base_image or '(none is public: name it with --base)'}")
+    for package in lock.unresolved:
+        print(f"  unresolved: {package.name}=={package.version} ({package.reason})")

@@ -38,13 +38,13 @@ def command(
     --json prints {source, image, image_id, manifest, config, downloaded (bytes)}. Exit codes: 2 usage, or no such
     bucket or image, 3 a damaged image, 15 engine, network or a full disk.
     """
-    found = find_in_bucket(image, source)
+    bucket_image = find_in_bucket(image, source)
     with closing(open_engine()) as engine:
-        pulled = pull(found, engine, Progress(quiet=quiet or as_json))
+        pulled = pull(bucket_image, engine, Progress(quiet=quiet or as_json))
     if as_json:
         echo_json(pulled.as_json())
     elif quiet:
         print(pulled.image.id)
     else:
         state = "pulled" if pulled.loaded else "up to date"
-        print(f"{found.local_name}  {state}  {pulled.image.id}\n  manifest: {pulled.manifest}")
+        print(f"{bucket_image.local_name}  {state}  {pulled.image.id}\n  manifest: {pulled.manifest}")

@@ -79,5 +79,7 @@ def command(
         return
     for tag in pushed.tags:
         print(f"{pushed.place}:{tag}")
-    sent = "" if pushed.bytes_sent is None else f"  {pushed.bytes_sent / 1e6:.1f} MB sent"
-    print(f"{pushed.place}@{pushed.digest}{sent}")
+    line = f"{pushed.place}@{pushed.digest}"
+    if pushed.bytes_sent is not None:
+        line += f"  {pushed.bytes_sent / 1e6:.1f} MB sent"
+    print(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -69,26 +69,39 @@ def command(
 def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
     if out is not None:
         write_tree(images, out)
-    found = []
-    for folder, rendered in images.items():
-        shown = {"name": rendered.name, "digest": rendered.digest, "files": list(rendered.files)}
-        written = {} if out is None else {"folder": str(out / folder)}
-        found.append({**shown, "dockerfile": rendered.dockerfile, **written})
-        if not as_json:
-            print(rendered.dockerfile.rstrip("\n") if out is None else f"wrote {out / folder}")
     if as_json:
-        echo_json({"images": found})
+        echo_json({"images": [_as_json(rendered, folder, out) for folder, rendered in images.items()]})
+        return
+    for folder, rendered in images.items():
+        if out is None:
+            print(rendered.dockerfile.rstrip("\n"))
+        else:
+            print(f"wrote {out / folder}")
+
+
+def _as_json(rendered: Rendered, folder: str, out: Path | None) -> dict[str, Any]:
+    document = {
+        "name": rendered.name,
+        "digest": rendered.digest,
+        "files": list(rendered.files),
+        "dockerfile": rendered.dockerfile,
+    }
+    if out is not None:
+        document["folder"] = str(out / folder)
+    return document
 
 
 def _compare(renderer: ImageRenderer, as_json: bool) -> None:
-    found = renderer.differences()
+    differences = renderer.differences()
     if as_json:
-        echo_json({"differs": [{"path": path, "diff": diff} for path, diff in found.items()]})
+        echo_json({"differs": [{"path": path, "diff": diff} for path, diff in differences.items()]})
     else:
-        for diff in found.values():
+        for diff in differences.values():
             print(diff.rstrip("\n"))
-    if found:
-        raise FlagbenchError(f"committed files are stale: {', '.join(found)}", remedy="run `flagbench render --all`")
+    if differences:
+        raise FlagbenchError(
+            f"committed files are stale: {', '.join(differences)}", remedy="run `flagbench render --all`"
+        )
 
 
 def _refresh(renderer: ImageRenderer, as_json: bool) -> None:

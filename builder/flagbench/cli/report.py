@@ -59,7 +59,10 @@ def command(
                 bucket.put(name, text.encode("utf-8"), kind="text/html; charset=utf-8")
         else:
             write_output(folder / name, text.encode())
-    print(folder / name if bucket is None else bucket.location(name))
+    address = str(folder / name)
+    if bucket is not None:
+        address = bucket.location(name)
+    print(address)
     if show:
         webbrowser.open((folder / name).absolute().as_uri())
 
@@ -70,9 +73,12 @@ def _pages(record: str | None, store_url: str | None) -> Iterator[tuple[str, str
         yield from store_pages(open_store(store_url))
         return
     runs = load_runs([record], store_url)
-    held = runs.to_verify()
-    if not held:
+    records = runs.to_verify()
+    if not records:
         raise FlagbenchError("; ".join(runs.problems), remedy="name a record of the series", code=ExitCode.DATA)
-    series = runs.series[0] if runs.series else None
-    kind, title = ("record", held[0].record_id) if series is None else ("series", series.document.series_id)
-    yield file_name(kind, title), run_page(held, load_catalog(), title, series=series)
+    kind, title = "record", records[0].record_id
+    series = None
+    if runs.series:
+        series = runs.series[0]
+        kind, title = "series", series.document.series_id
+    yield file_name(kind, title), run_page(records, load_catalog(), title, series=series)

@@ -66,8 +66,8 @@ def list_records(
     """
     place = open_store(store)
     # A listing saves the index when it ends or is closed: before the verdicts are remembered, not after.
-    with closing(select(place, case=case, stack=stack, state=state, since=since)) as found:
-        listed = [*islice(found, min(limit, sys.maxsize - 1) + 1)]
+    with closing(select(place, case=case, stack=stack, state=state, since=since)) as matching:
+        listed = [*islice(matching, min(limit, sys.maxsize - 1) + 1)]
     entries = with_verdicts(place, listed[:limit])
     if len(listed) > limit:
         count = "" if state or since else f" of {place.count(case, *names(case, stack)[1]):,}"
@@ -76,7 +76,10 @@ def list_records(
         echo_json({"store": place.url, "records": [as_json(entry) for entry in entries]})
         return
     if not entries:
-        print(f"no records in {place.url}{', which does not exist' if place.missing else ''}")
+        message = f"no records in {place.url}"
+        if place.missing:
+            message += ", which does not exist"
+        print(message)
         return
     print_page(listing(entries), wide=wide)
     for entry in entries:
@@ -114,8 +117,11 @@ def export_records(
     else:
         text = summary_rows(with_verdicts(place, entries), format)
     if out is None:
-        if text:
-            (echo_json_text if format == "jsonl" else print)(text.removesuffix("\n"))
+        text = text.removesuffix("\n")
+        if text and format == "jsonl":
+            echo_json_text(text)
+        elif text:
+            print(text)
         return
     try:
         write_atomically(out, text.encode("utf-8"))
@@ -176,18 +182,20 @@ def push_records(
     """
     sent: dict[str, list[dict[str, str]]] = {"stored": [], "bundles": []}
     failed: list[NotSent] = []
-    for each in push(files or (), store_url=store):
-        if isinstance(each, NotSent):
-            failed.append(each)
+    for push_result in push(files or (), store_url=store):
+        if isinstance(push_result, NotSent):
+            failed.append(push_result)
             continue
-        sent["bundles" if each.bundle else "stored"].append({"record_id": each.record_id, "location": each.location})
+        key, what = "stored", "record"
+        if push_result.bundle:
+            key, what = "bundles", "bundle of"
+        sent[key].append({"record_id": push_result.record_id, "location": push_result.location})
         if not json:
-            what = "bundle of" if each.bundle else "record"
-            typer.echo(visible(f"{what} {each.record_id} kept in {each.location}"), err=True)
-    for message, remedy in dict.fromkeys((each.error.message, each.error.remedy) for each in failed):
+            typer.echo(visible(f"{what} {push_result.record_id} kept in {push_result.location}"), err=True)
+    for message, remedy in dict.fromkeys((failure.error.message, failure.error.remedy) for failure in failed):
         print_error(message, remedy)
     if json:
-        errors = [{"name": each.name, "error": redact(each.error.message)} for each in failed]
+        errors = [{"name": failure.name, "error": redact(failure.error.message)} for failure in failed]
         echo_json({**sent, "failed": errors})
     elif not (any(sent.values()) or failed):
         typer.echo("nothing is waiting to be stored", err=True)
@@ -215,20 +223,23 @@ def list_series(
     if series is not None:
         echo_json(load_series(place, named_series(series, place) or series).to_dict())
         return
-    found = [*load_all(place)]
-    readable = [each for _, each in found if isinstance(each, SeriesDocument)]
+    readable: list[SeriesDocument] = []
+    damaged: list[tuple[str, FlagbenchError]] = []
+    for series_id, loaded in load_all(place):
+        if isinstance(loaded, FlagbenchError):
+            damaged.append((series_id, loaded))
+        else:
+            readable.append(loaded)
     if json:
-        echo_json({"store": place.url, "series": [each.to_dict() for each in readable]})
+        echo_json({"store": place.url, "series": [document.to_dict() for document in readable]})
     elif readable:
         columns = ("SERIES", "STARTED", "IMAGE", "RUNS", "OK", "STATE")
-        print_page(
-            Table(columns, [_series_row(each) for each in readable], drop=("STARTED", "IMAGE", "STATE")), wide=wide
-        )
+        rows = [_series_row(document) for document in readable]
+        print_page(Table(columns, rows, drop=("STARTED", "IMAGE", "STATE")), wide=wide)
     else:
         print(f"no series in {place.url}")
-    for series_id, each in found:
-        if isinstance(each, FlagbenchError):
-            note(series_id, each.message)
+    for series_id, error in damaged:
+        note(series_id, error.message)
 
 
 def _series_row(series: SeriesDocument) -> Sequence[str]:

@@ -26,7 +26,7 @@ from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.memory import memory_here
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides
-from flagbench.runs.target import ViaOption, targets_of
+from flagbench.runs.target import Target, ViaOption, targets_of
 from flagbench.system.signals import Delaying
 from flagbench_core.exit_codes import ExitCode
 
@@ -82,16 +82,12 @@ def command(
     request = RunRequest(case, stack, options)
     targets = targets_of(request, via, container, series.interleave, catalog, container_flags)
     first = targets[0]
-    if not (dry_run or show_command):
-        preview.announce(first)
-    if show_command and series.requested:
-        raise FlagbenchError(
-            "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --name"
-        )
-    described = [describe(target.request, container=target.via == "docker") for target in targets]
     if show_command:
-        print(first.launcher.command(first.request))
+        _print_command(first, series)
         return
+    if not dry_run:
+        preview.announce(first)
+    described = [describe(target.request, container=target.via == "docker") for target in targets]
     memory = memory_here(first.request)
     preview.warn_of_memory(memory)
     # Of every target, for its errors: what a launcher needs may not be installed.
@@ -135,6 +131,16 @@ def _check_claim(name: str | None, case: Case, catalog: Catalog) -> None:
             f"the claim {name} is not of the case {case.name}",
             remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
         )
+
+
+def _print_command(target: Target, series: SeriesOptions) -> None:
+    """Print the docker command of a run. Raises FlagbenchError (usage) for a series."""
+    if series.requested:
+        raise FlagbenchError(
+            "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --name"
+        )
+    describe(target.request, container=True)  # for its errors
+    print(target.launcher.command(target.request))
 
 
 def _print_record(finished: Finished) -> None:

@@ -34,16 +34,18 @@ def set_up(arguments: Sequence[str]) -> None:
 
     Raises FlagbenchError (usage) for an unsupported shell.
     """
-    option, _, given = arguments[0].partition("=")
-    shell = " ".join([given, *arguments[1:]]).strip() or _get_shell_name() or ""
+    option, _, first_word = arguments[0].partition("=")
+    shell = " ".join([first_word, *arguments[1:]]).strip() or _get_shell_name() or ""
     if shell not in _SHELLS:
-        raise FlagbenchError(
-            f"there is no completion for the shell {shell!r}" if shell else "the shell could not be detected",
-            remedy=f"name one of: {', '.join(_SHELLS)}; for example {option} bash",
-        )
+        problem = "the shell could not be detected"
+        if shell:
+            problem = f"there is no completion for the shell {shell!r}"
+        raise FlagbenchError(problem, remedy=f"name one of: {', '.join(_SHELLS)}; for example {option} bash")
     if option == "--show-completion":
-        script = get_completion_script(prog_name="flagbench", complete_var=_COMPLETE_VARIABLE, shell=shell)
-        print(script if shell != "bash" else _BASH.rstrip())
+        script = _BASH.rstrip()
+        if shell != "bash":
+            script = get_completion_script(prog_name="flagbench", complete_var=_COMPLETE_VARIABLE, shell=shell)
+        print(script)
         return
     try:
         _, path = install(shell=shell, prog_name="flagbench", complete_var=_COMPLETE_VARIABLE)

@@ -32,7 +32,10 @@ def doctor(store: StoreOption = None, json: JsonOption = False) -> None:
     if json:
         echo_json({"store": place.url, "safe": not failed, "checks": [vars(check) for check in checks]})
     else:
-        rows = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in checks]
+        rows = []
+        for check in checks:
+            outcome = "ok" if check.ok else "FAILED"
+            rows.append((check.name, outcome, check.detail))
         if not failed:
             answer = f"records are safe in {place.url}"
         elif WRITE in failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
@@ -34,10 +34,11 @@ def print_usage_error(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
-    found = error.__cause__.errors() if hasattr(error.__cause__, "errors") else ()
-    for each in found:
-        if each["type"] in _REFUSALS:
-            error.message = f"{each['input']!r} {_REFUSALS[each['type']].format(**each.get('ctx', {}))}"
+    if hasattr(error.__cause__, "errors"):
+        for refusal in error.__cause__.errors():
+            if refusal["type"] in _REFUSALS:
+                limit = _REFUSALS[refusal["type"]].format(**refusal.get("ctx", {}))
+                error.message = f"{refusal['input']!r} {limit}"
     print_error(*_explained(error))
     return int(error.exit_code)
 
@@ -45,7 +46,8 @@ def print_usage_error(error: Any) -> int:
 def _explained(error: Any) -> tuple[str, str]:
     """What is wrong, and what to do."""
     context, kind = getattr(error, "ctx", None), type(error).__name__
-    help_ = f"`{context.command_path if context else 'flagbench'} --help`"
+    command_path = context.command_path if context else "flagbench"
+    help_ = f"`{command_path} --help`"
     text = " ".join(error.message.replace("Value error, ", "").split()).rstrip(".")
     name = _name(getattr(error, "param", None))
     quoted = re.findall(r"'([^']*)'", text)
@@ -59,23 +61,32 @@ def _explained(error: Any) -> tuple[str, str]:
         return f"{name} is missing", f"see {help_}"
     if " is not one of " in text and len(quoted) > 1:
         value, *choices = quoted
-        listed = " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
-        return f"{name}: {value!r} is not valid", f"{_meant(value, choices)}use {listed}"
+        return f"{name}: {value!r} is not valid", f"{_meant(value, choices)}use {_join_choices(choices)}"
     text = re.sub(r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)$", r"unexpected argument: \1", text)
-    return f"{name}: {text}" if name else text, f"see {help_}"
+    if name:
+        text = f"{name}: {text}"
+    return text, f"see {help_}"
+
+
+def _join_choices(choices: Sequence[str]) -> str:
+    """`A, B or C`."""
+    if len(choices) == 1:
+        return choices[0]
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 def _name(parameter: Any) -> str | None:
     """`--gpus`, or an argument as --help calls it."""
     if parameter is None:
         return None
-    names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or parameter.name.upper()]
-    return str(max(names, key=len))
+    if parameter.param_type_name == "option":
+        return str(max(parameter.opts, key=len))
+    return str(parameter.metavar or parameter.name.upper())
 
 
-def _meant_option(option: str, known: Iterable[str]) -> str:
+def _meant_option(option: str, options: Iterable[str]) -> str:
     """`did you mean --NAME? `, for the option whose name, without dashes, is most like it; empty if none is."""
-    names = {name.lstrip("-"): name for name in known}
+    names = {name.lstrip("-"): name for name in options}
     close = difflib.get_close_matches(option.lstrip("-"), names, n=1, cutoff=0.7)
     if not close:
         return ""
