@@ -37,17 +37,18 @@ class Checkpoint(NamedTuple):
 
 
 def read(
-    folder: str, ours: dict[str, Any], name: str = TENSORS, beat: Callable[[], None] = lambda: None
+    folder: str, identity: dict[str, Any], name: str = TENSORS, beat: Callable[[], None] = lambda: None
 ) -> Checkpoint:
     """Read the checkpoint in `folder` with the tensors in the file `name`.
 
-    Raises DataError if it is damaged or lacks the file, UsageError if its identity is not `ours`.
+    Raises DataError if it is damaged or lacks the file, UsageError if it belongs to other training than `identity`.
     """
     content = checkpoint_facts.read(folder)
-    checkpoint_facts.check_identity(content["identity"], ours)
+    checkpoint_facts.check_identity(content["identity"], identity)
     for file in (name, GENERATORS):
         _verify(folder, file, content["files"], beat)
-    tensors, states = _load(folder, name, mapped=name != TENSORS), _load(folder, GENERATORS, mapped=False)
+    tensors = _load(folder, name, mapped=name != TENSORS)
+    states = _load(folder, GENERATORS, mapped=False)
     return Checkpoint(folder, content["step"], tensors, content["facts"], states, content["sha256"])
 
 
@@ -127,11 +128,13 @@ def _read_on_all(
         check_generators(device, saved, job.rank)
     except CaseError as failure:
         error = failure
-    found = job.all_succeed(saved and (saved.sha256, os.path.basename(folder)), error)
-    for rank, (sha256, theirs) in enumerate(found):
-        if sha256 != found[0][0]:
+    checksum = None if saved is None else saved.sha256
+    checkpoints = job.all_succeed((checksum, os.path.basename(folder)), error)
+    first_checksum, first_name = checkpoints[0]
+    for rank, (rank_checksum, rank_name) in enumerate(checkpoints):
+        if rank_checksum != first_checksum:
             raise UsageError(
-                f"rank {rank} resumes from another checkpoint ({theirs}) than rank 0 ({found[0][1]})",
+                f"rank {rank} resumes from another checkpoint ({rank_name}) than rank 0 ({first_name})",
                 "give all nodes the same --resume folder",
             )
     assert saved is not None
@@ -141,14 +144,15 @@ def _read_on_all(
 def check_generators(device: torch.device, saved: Checkpoint, rank: int) -> None:
     """Raise DataError unless the states of a rank's random generators can be restored."""
     where = f"{GENERATORS} of {saved.folder}"
-    for name, kind in ((f"{rank}.cpu", "cpu"), (f"{rank}.cuda", "cuda")):
-        if name in saved.generators:
-            try:
-                torch.Generator(device if kind == "cuda" else "cpu").set_state(saved.generators[name])
-            except (RuntimeError, TypeError) as error:
-                raise DataError(f"{where} has an unusable state {name}: {error}", REMEDY) from None
-        elif kind == "cpu":
-            raise DataError(f"{where} has no state {name}", REMEDY)
+    if f"{rank}.cpu" not in saved.generators:
+        raise DataError(f"{where} has no state {rank}.cpu", REMEDY)
+    for name, generator_device in ((f"{rank}.cpu", torch.device("cpu")), (f"{rank}.cuda", device)):
+        if name not in saved.generators:
+            continue
+        try:
+            torch.Generator(generator_device).set_state(saved.generators[name])
+        except (RuntimeError, TypeError) as error:
+            raise DataError(f"{where} has an unusable state {name}: {error}", REMEDY) from None
 
 
 def restore_generators(device: torch.device, states: dict[str, torch.Tensor], rank: int) -> None:

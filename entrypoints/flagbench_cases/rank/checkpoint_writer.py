@@ -26,14 +26,18 @@ from flagbench_core.exit_codes import ExitCode
 
 PART = re.compile(r"\.step-.*\.part")
 KEPT_CHECKPOINTS = 2
-PROBE_FILE = "rank-%05d"
+
+
+def probe_file(rank: int) -> str:
+    """The file that a rank creates to find out whether all ranks use the same folder."""
+    return f"rank-{rank:05d}"
 
 
 class Files(NamedTuple):
-    """Which files this rank uses: `own`, which it writes, None if its state is that of another rank; `restored`, from
-    which it is restored; `split`, whether several ranks write one."""
+    """Which files this rank uses: `written`, None if its state is that of another rank; `restored`, from which it is
+    restored; `split`, whether several ranks write one."""
 
-    own: str | None
+    written: str | None
     restored: str
     split: bool
 
@@ -42,8 +46,9 @@ def files_of(workload: TrainWorkload, job: Any) -> Files:
     """The files of this rank."""
     owners = [workload.state_owner(rank) for rank in range(job.world)]
     split, owner = any(owners), owners[job.rank]
-    name = tensors_of(owner) if split else TENSORS
-    return Files(name if owner == job.rank else None, name, split)
+    restored = tensors_of(owner) if split else TENSORS
+    written = restored if owner == job.rank else None
+    return Files(written, restored, split)
 
 
 class CheckpointWriter:
@@ -85,16 +90,17 @@ class CheckpointWriter:
         Raises CaseError (14) on a rank that cannot write, and PeerError on the others.
         """
         tensors, facts = workload.state()
-        own, _, split = files_of(workload, self.job)
+        file_name, _, split = files_of(workload, self.job)
         states = self.job.gather(generator_states(self.device))
         what = f"the checkpoint of step {step}"
         part = self._make_part(what)
         try:
             files: dict[str, Any] = {}
-            for found in self._on_all(what, lambda: self._save(part, own, tensors)):
-                files.update(found)
+            for entry in self._on_all(what, lambda: self._save(part, file_name, tensors)):
+                files.update(entry)
+            schema = SCHEMAS[1] if split else SCHEMAS[0]
             content = {
-                "schema": SCHEMAS[split],
+                "schema": schema,
                 "step": step,
                 "run_id": self.run_id,
                 "identity": self.identity,
@@ -123,10 +129,12 @@ class CheckpointWriter:
         return self.job.all_succeed(result, error)
 
     def _not_written(self, what: str, error: OSError) -> CaseError:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "set --out to a writable folder"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "free space there, or write checkpoints less often"
         return CaseError(
             f"{what} could not be written to {self.folder} ({error.strerror or error})",
-            "free space there, or write checkpoints less often" if full else "set --out to a writable folder",
+            remedy,
             ExitCode.NOT_STORED,
         )
 
@@ -159,13 +167,13 @@ class CheckpointWriter:
         folder = os.path.join(self.folder, part)
         if not os.path.isdir(folder):
             raise self._not_shared()
-        with open(os.path.join(folder, PROBE_FILE % self.job.rank), "x"):
+        with open(os.path.join(folder, probe_file(self.job.rank)), "x"):
             pass
 
     def _check_probes(self, part: str) -> None:
         if self.job.rank == 0:
-            found = os.listdir(os.path.join(self.folder, part))
-            if sorted(found) != [PROBE_FILE % rank for rank in range(self.job.world)]:
+            names = os.listdir(os.path.join(self.folder, part))
+            if sorted(names) != [probe_file(rank) for rank in range(self.job.world)]:
                 raise self._not_shared()
 
     def _not_shared(self) -> CaseError:
@@ -177,11 +185,13 @@ class CheckpointWriter:
 
     # -- files -----------------------------------------------------------------------------------------------
 
-    def _save(self, part: str, own: str | None, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """Write this rank's tensors, if they are its own; returns the file's entry by its name."""
-        if own is None:
+    def _save(self, part: str, name: str | None, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """Write this rank's tensors to the file `name`; returns the file's entry by its name.
+
+        None: another rank writes them."""
+        if name is None:
             return {}
-        return {own: tensor_file.write(os.path.join(self.folder, part, own), tensors, self.beat)}
+        return {name: tensor_file.write(os.path.join(self.folder, part, name), tensors, self.beat)}
 
     def _commit(self, part: str, content: dict[str, Any], states: Any) -> None:
         """On rank 0: complete the folder, give it its name, and remove the oldest one."""
@@ -190,8 +200,12 @@ class CheckpointWriter:
         folder = os.path.join(self.folder, part)
         for name in content["files"]:
             os.stat(os.path.join(folder, name))  # written by another rank, perhaps on another node
-        named = {f"{rank}.{name}": t for rank, each in enumerate(states) for name, t in each.items()}
-        files = dict(content["files"], **{GENERATORS: tensor_file.write(os.path.join(folder, GENERATORS), named)})
+        generators = {}
+        for rank, states_of_rank in enumerate(states):
+            for name, state in states_of_rank.items():
+                generators[f"{rank}.{name}"] = state
+        files = dict(content["files"])
+        files[GENERATORS] = tensor_file.write(os.path.join(folder, GENERATORS), generators)
         with open(os.path.join(folder, FACTS), "xb") as file:
             file.write(checkpoint_facts.to_bytes(dict(content, files=files)))
             file.flush()

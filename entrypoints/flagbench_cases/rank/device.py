@@ -84,4 +84,6 @@ class CudaDevice:
 
 def open_device(stack: dict[str, Any], local_rank: int) -> Any:
     """The device of this rank."""
-    return CpuDevice(local_rank) if stack["device"]["kind"] == "cpu" else CudaDevice(local_rank)
+    if stack["device"]["kind"] == "cpu":
+        return CpuDevice(local_rank)
+    return CudaDevice(local_rank)

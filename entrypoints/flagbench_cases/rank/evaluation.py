@@ -16,10 +16,10 @@ def report(spool: RankSpool, evaluation: Evaluation, seconds: float, **where: An
 
     Raises CaseError (12) for a result that is not finite.
     """
-    found = {extra["name"]: extra["value"] for extra in evaluation.extra}
+    measures = {extra["name"]: extra["value"] for extra in evaluation.extra}
     if evaluation.accuracy is not None:
-        found["accuracy"] = evaluation.accuracy
-    for name, value in found.items():
+        measures["accuracy"] = evaluation.accuracy
+    for name, value in measures.items():
         if not math.isfinite(value):
             raise CaseError(
                 f"the {name} of the evaluation after step {where['steps']} is {value}",

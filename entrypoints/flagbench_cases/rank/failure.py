@@ -23,17 +23,20 @@ OUT_OF_MEMORY = re.compile(
 def classify(error: BaseException) -> dict[str, Any]:
     """A failure as facts: exit code, message, remedy, and whether it is secondary to the failure of another rank."""
     text = str(error).strip()
-    first = text.split("\n")[0] if text else type(error).__name__
+    first = text.split("\n")[0] or type(error).__name__
     if isinstance(error, CaseError):
         secondary = isinstance(error, PeerError)
         return {"code": int(error.code), "message": error.message, "remedy": error.remedy, "secondary": secondary}
-    known = shared_memory_error(error, os.environ.get("TMPDIR", "/tmp"))
-    if known is None and (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text)):
+    folder = os.environ.get("TMPDIR", "/tmp")
+    explained = shared_memory_error(error, folder)
+    if explained is None and (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text)):
         remedy = "use a smaller --set batch_size, or a device with more memory"
         return {"code": int(ExitCode.OUT_OF_MEMORY), "message": first, "remedy": remedy, "secondary": False}
-    known = known or system_error(error, os.environ.get("TMPDIR", "/tmp"))
-    if known is not None:
-        return {"code": int(known.code), "message": known.message, "remedy": known.remedy, "secondary": False}
+    if explained is None:
+        explained = system_error(error, folder)
+    if explained is not None:
+        code = int(explained.code)
+        return {"code": code, "message": explained.message, "remedy": explained.remedy, "secondary": False}
     secondary = isinstance(error, RuntimeError) and PEER_LOST.search(text) is not None
     message = f"{type(error).__name__}: {first}"
     if secondary:

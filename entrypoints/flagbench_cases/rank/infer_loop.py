@@ -30,7 +30,9 @@ class InferPlan(NamedTuple):
 
     def passes(self, workload: InferWorkload) -> Sequence[str]:
         """The passes of this run, in order. Raises DataError for an empty pass."""
-        names = workload.passes() if self.window_steps is None else (INFER,)
+        names: Sequence[str] = (INFER,)
+        if self.window_steps is None:
+            names = workload.passes()
         for name in names:
             if workload.steps(name) < 1:
                 raise DataError(f"the pass {name} has no batches on this rank", "use more data")
@@ -38,7 +40,9 @@ class InferPlan(NamedTuple):
 
     def steps(self, workload: InferWorkload, name: str) -> int:
         """Number of steps in a pass."""
-        return workload.steps(name) if self.window_steps is None else self.warmup_steps + self.window_steps
+        if self.window_steps is None:
+            return workload.steps(name)
+        return self.warmup_steps + self.window_steps
 
 
 class InferLoop:
@@ -78,7 +82,10 @@ class InferLoop:
         first = self.timer.count
         end = first + steps
         self.spool.phase("warmup", end)
-        self.timer.enter(None if self.plan.warmup_steps else name)
+        if self.plan.warmup_steps:
+            self.timer.enter(None)
+        else:
+            self.timer.enter(name)
         self.device.synchronize()
         start = mark = now()
         seconds = 0.0

@@ -19,10 +19,10 @@ NVIDIA = "nvml"
 
 
 class LapHealth:
-    """Reads devices after each lap and says what was added since the soak began. Never raises for a faulty device."""
+    """Reads devices after each lap and reports what is new since the soak began. Never raises for a faulty device."""
 
     def __init__(self, monitor: str, uuids: Sequence[str], seconds: float = READ_SECONDS, kernel_log: str = KMSG):
-        """Start the first reading, which goes on in the background.
+        """Start the first reading in the background.
 
         Args:
             monitor: as the stack names it.
@@ -59,7 +59,9 @@ class LapHealth:
 
     def _log(self, after: int | None = None) -> XidLog:
         """NVIDIA's lines of the kernel log after one."""
-        return read_xids(after, self._kernel_log) if self._monitor == NVIDIA else XidLog()
+        if self._monitor != NVIDIA:
+            return XidLog()
+        return read_xids(after, self._kernel_log)
 
 
 def _values(finding: HealthFinding) -> dict[str, Any]:
@@ -72,10 +74,10 @@ def _values(finding: HealthFinding) -> dict[str, Any]:
 
 
 def of_all_ranks(readings: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
-    """The readings of nodes put together: by rank that read, None of the others.
+    """The readings of all nodes together. `readings`: by rank; None for a rank that does not read.
 
-    Returns `health`, the findings with their `rank`, None where no rank read, and `counters`: by the name of each
-    that rose on a device, by how much on each rank.
+    Returns `health`, the findings with their `rank`, None if no rank read, and `counters`: for each counter that rose
+    on a device, by how much on each rank.
     """
     if not any(readings):
         return {"health": None, "counters": {}}

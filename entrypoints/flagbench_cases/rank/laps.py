@@ -46,7 +46,7 @@ class LapLoop(MeasureLoop):
         self.alike = alike
         self.health = health
         self.lap = 1
-        self.repeated = [each for each in self.measurements if len(each.candidates) == 1]
+        self.repeated = [measurement for measurement in self.measurements if len(measurement.candidates) == 1]
         self._rates: dict[str, float] = {}
         self._collectives: list[str] = []
 
@@ -64,9 +64,12 @@ class LapLoop(MeasureLoop):
         bits, and nothing in their health ends a soak."""
         start = now()
         self._rates, self._collectives = {}, []
-        self._measure_all(self.measurements if self.lap == 1 else self.repeated)
+        if self.lap == 1:
+            self._measure_all(self.measurements)
+        else:
+            self._measure_all(self.repeated)
         # What cannot be measured is tried first, so that the others have all of the next lap.
-        self.repeated.sort(key=lambda each: each.name in self._rates)
+        self.repeated.sort(key=lambda measurement: measurement.name in self._rates)
         self.last_results = self.workload.results()
         seconds = now() - start
         reading = None if self.health is None else self.health.read()
@@ -82,13 +85,13 @@ class LapLoop(MeasureLoop):
 
     def _other_bits(self, ranks: list[Any]) -> list[dict[str, Any]]:
         """Each fixed operation and rank whose bits are not those of before the laps, or of the devices alike."""
-        results = {}
+        results_of_ranks = {}
         for rank, (_, last, first, alike, _) in enumerate(ranks):
-            results[rank] = {"first": first, "second": last, "alike": alike}
+            results_of_ranks[rank] = {"first": first, "second": last, "alike": alike}
         wrong = []
-        for result in compare_results(results):
-            for rank in sorted({*result["changed"], *result["apart"]}):
-                wrong.append({"name": result["name"], "rank": rank})
+        for operation in compare_results(results_of_ranks):
+            for rank in sorted({*operation["changed"], *operation["apart"]}):
+                wrong.append({"name": operation["name"], "rank": rank})
         return wrong
 
     def _rates_of_devices(self, ranks: list[dict[str, float]]) -> dict[str, list[float]]:
@@ -99,8 +102,10 @@ class LapLoop(MeasureLoop):
             return {}
         rates = {}
         for name in ranks[0]:
-            of_ranks = [rates_of_rank[name] for rates_of_rank in ranks]
-            rates[name] = [min(of_ranks)] if name in self._collectives else of_ranks
+            rates_by_rank = [rates_of_rank[name] for rates_of_rank in ranks]
+            if name in self._collectives:
+                rates_by_rank = [min(rates_by_rank)]
+            rates[name] = rates_by_rank
         return rates
 
     def _note_absent(self, name: str, reason: str) -> None:

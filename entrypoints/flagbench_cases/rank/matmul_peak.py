@@ -23,11 +23,9 @@ def measure(device: Any, precision: str) -> dict[str, Any]:
         multiply = product(device.torch, precision, size, size, size)
         repeater.once(multiply)
         seconds = repeater.pace(multiply)
-        times = [each.device for each in repeater.until_steady(multiply, seconds, limit)]
-    method = "fastest repeat of a %d x %d x %d product, repeated until steady or for %g s, after the run" % (
-        *(size, size, size),
-        limit,
-    )
+        times = [repeat.device for repeat in repeater.until_steady(multiply, seconds, limit)]
+    product_text = f"{size} x {size} x {size} product"
+    method = f"fastest repeat of a {product_text}, repeated until steady or for {limit:g} s, after the run"
     return {
         "flops": repeater.operations(seconds) * matmul_flops(size, size, size) / min(times),
         "precision": precision,
@@ -39,6 +37,8 @@ def measure(device: Any, precision: str) -> dict[str, Any]:
 
 def _size(kind: str, threads: int) -> int:
     """N. A core alone is fastest with matrices that fit its cache, several cores with larger ones."""
-    if kind == "cpu":
-        return 384 if threads == 1 else 1024
-    return 8192
+    if kind != "cpu":
+        return 8192
+    if threads == 1:
+        return 384
+    return 1024

@@ -15,7 +15,7 @@ from flagbench_core.stats.summary import median
 
 FULL_REPEATS = 100
 """With as many, a mean has an interval within the run."""
-TOO_LONG = "it takes %.2g s, too long for its share of the time"
+
 SEARCH_SHARE = 0.5
 """The share of a measurement's time in which the fastest of its candidates is looked for."""
 
@@ -48,7 +48,9 @@ class MeasureLoop:
     """Measures on one rank, in step with the others, and writes the repeats to the spool."""
 
     def __init__(self, workload: MeasureWorkload, plan: MeasurePlan, spool: RankSpool, repeater: Repeater) -> None:
-        self.measurements = [each for each in workload.measurements() if not plan.names or each.name in plan.names]
+        self.measurements = list(workload.measurements())
+        if plan.names:
+            self.measurements = [measurement for measurement in self.measurements if measurement.name in plan.names]
         self.plan = plan
         self.spool = spool
         self.repeater = repeater
@@ -73,13 +75,13 @@ class MeasureLoop:
         """Measure in about as many seconds as the plan says."""
         count = len(measurements)
         end = now() + self.plan.seconds
-        for index, each in enumerate(measurements):
+        for index, measurement in enumerate(measurements):
             begun = now()
             # The same on all ranks, since they decide by it how many repeats they make.
             share = max(self.repeater.all_gather(max(end - begun, 0.1) / (count - index)))
-            reason, beside = self._measure(each, share)
+            reason, beside = self._measure(measurement, share)
             if reason is not None:
-                self._note_absent(each.name, reason)
+                self._note_absent(measurement.name, reason)
             self._show_progress(index + 1, count)
             end += beside
 
@@ -92,23 +94,23 @@ class MeasureLoop:
         """Write how many of the measurements are done."""
         self.spool.progress(done * self.capacity // count, self.capacity)
 
-    def _measure(self, each: Measurement, seconds: float) -> tuple[str | None, float]:
+    def _measure(self, measurement: Measurement, seconds: float) -> tuple[str | None, float]:
         """Measure one operation in about so many seconds.
 
         Returns why it could not be measured, if it could not, and the seconds that it took beside its own.
         """
         start = now()
-        finalists, tried, reason = self._finalists(each, seconds)
+        finalists, tried, reason = self._finalists(measurement, seconds)
         if not finalists:
             return reason, 0.0
         first = finalists[0]
         if isinstance(first.start, Isolated):
-            return self._measure_isolated(each.name, first, first.start, seconds)
-        iterations = self.plan.iterations.get(each.name)
+            return self._measure_isolated(measurement.name, first, first.start, seconds)
+        iterations = self.plan.iterations.get(measurement.name)
         if iterations is not None:
             operations = max(1, iterations // FULL_REPEATS)
             times = self.repeater.all_of(first.start, operations, FULL_REPEATS)
-            self._write(each.name, times, operations, first.operation.measured, FULL_REPEATS)
+            self._write(measurement.name, times, operations, first.operation.measured, FULL_REPEATS)
             return None, now() - start
         limit, keep = max(seconds - (now() - start), seconds * (1 - SEARCH_SHARE)), self.plan.repeats
         measured = []
@@ -116,11 +118,15 @@ class MeasureLoop:
             times = self.repeater.until_steady(
                 ready.start, ready.seconds, limit, keep, warmup=keep, whole=self.plan.whole
             )
-            taken = median([one.device for one in times]) / self.repeater.operations(ready.seconds)
+            taken = median([times_of_repeat.device for times_of_repeat in times]) / self.repeater.operations(
+                ready.seconds
+            )
             measured.append((_speed(ready.operation, max(self.repeater.all_gather(taken))), ready, times))
-        _, best, times = max(measured, key=lambda one: one[0])
-        what = dict(best.operation.measured, **({"tried": tried} if len(each.candidates) > 1 else {}))
-        self._write(each.name, times, self.repeater.operations(best.seconds), what, keep)
+        _, best, times = max(measured, key=lambda finalist: finalist[0])
+        what = dict(best.operation.measured)
+        if len(measurement.candidates) > 1:
+            what["tried"] = tried
+        self._write(measurement.name, times, self.repeater.operations(best.seconds), what, keep)
         return None, 0.0
 
     def _measure_isolated(
@@ -132,7 +138,7 @@ class MeasureLoop:
         """
         expected = ready.seconds * (MAMF_WARMUP + MAMF_REPEATS)
         if expected > seconds:
-            return TOO_LONG % expected, 0.0
+            return _too_long(expected), 0.0
         measured = dict(ready.operation.measured)
         least = seconds if self.plan.whole else 0.0
         beside = 0.0
@@ -148,15 +154,15 @@ class MeasureLoop:
         self._write(name, times, 1, measured, MAMF_REPEATS)
         return None, beside
 
-    def _finalists(self, each: Measurement, seconds: float) -> tuple[list[Ready], int, str | None]:
+    def _finalists(self, measurement: Measurement, seconds: float) -> tuple[list[Ready], int, str | None]:
         """The first candidate and the fastest other one, how many were tried, and why the last one that failed did.
 
         A device that was idle is fast for a moment, until its power is limited: the two are measured to the end.
         """
         first: Ready | None = None
-        other: Ready | None = None
+        fastest_other: Ready | None = None
         start, tried, reason = now(), 0, None
-        for operation in each.candidates:
+        for operation in measurement.candidates:
             if tried and not all(self.repeater.all_gather(now() - start < seconds * SEARCH_SHARE)):
                 break
             ready, why = self._prepare(operation, seconds)
@@ -166,9 +172,11 @@ class MeasureLoop:
             tried += 1
             if first is None:
                 first = ready
-            elif other is None or _speed(operation, ready.seconds) > _speed(other.operation, other.seconds):
-                other = ready
-        return [one for one in (first, other) if one is not None], tried, reason
+            elif fastest_other is None or _speed(operation, ready.seconds) > _speed(
+                fastest_other.operation, fastest_other.seconds
+            ):
+                fastest_other = ready
+        return [candidate for candidate in (first, fastest_other) if candidate is not None], tried, reason
 
     def _prepare(self, operation: Operation, seconds: float) -> tuple[Ready | None, str | None]:
         """An operation that can be repeated on all ranks within so many seconds, or why it cannot."""
@@ -178,7 +186,7 @@ class MeasureLoop:
                 return None, why
             expected = amount(operation.measured) / _speed(small.operation, small.seconds)
             if expected > seconds / 2:
-                return None, TOO_LONG % expected
+                return None, _too_long(expected)
         start, why = self._attempt(operation.prepare)
         if start is None:
             return None, why
@@ -187,30 +195,32 @@ class MeasureLoop:
             return None, why
         first = max(self.repeater.all_gather(first))
         if first > seconds / 2:
-            return None, TOO_LONG % first
+            return None, _too_long(first)
         return Ready(operation, start, self.repeater.pace(start)), None
 
     def _attempt(self, run: Callable[[], Any]) -> tuple[Any, str | None]:
         """What a function returns on this rank, if it raised an error on none; else None and the first error."""
-        found, why = None, None
+        outcome, why = None, None
         try:
-            found = run()
+            outcome = run()
         except (RuntimeError, TypeError, ValueError) as error:  # what torch raises for an operation that it lacks
             why = (str(error).strip().split("\n")[0] or type(error).__name__)[:200]
-        whys = [each for each in self.repeater.all_gather(why) if each]
-        return (None, whys[0]) if whys else (found, None)
+        for reason in self.repeater.all_gather(why):
+            if reason:
+                return None, reason
+        return outcome, None
 
     def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
         """Write the last `keep` repeats as steps, and which operation they are of."""
         times = times[-keep:]
         written = total = 0.0
-        for each in times:
-            total += each.device
+        for times_of_repeat in times:
+            total += times_of_repeat.device
             # In whole microseconds, as the evidence has it; what is left of one repeat counts in the next.
             device = round(total - written, 6)
             written += device
-            self.spool.step(repeat(operations, device, each.host, each.after))
-        seconds = sum(each.host + each.after for each in times)
+            self.spool.step(repeat(operations, device, times_of_repeat.host, times_of_repeat.after))
+        seconds = sum(times_of_repeat.host + times_of_repeat.after for times_of_repeat in times)
         self.spool.fact(
             "pass", name=name, first_step=self.steps, steps=len(times), seconds=seconds, measured=measured
         )
@@ -223,6 +233,10 @@ class RoofsLoop(MeasureLoop):
     def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
         """Write the last `keep` repeats as one fact."""
         self.spool.fact("roof", name=name, operations=operations, times=times[-keep:], measured=measured)
+
+
+def _too_long(seconds: float) -> str:
+    return f"it takes {seconds:.2g} s, too long for its share of the time"
 
 
 def _speed(operation: Operation, seconds: float) -> float:

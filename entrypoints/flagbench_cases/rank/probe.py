@@ -62,7 +62,9 @@ class CollectiveProbe:
         """Return and reset the marks (first, last, done) of the last step; None if incomplete."""
         marks = (self.first, self.last, self.done)
         self.first = self.last = self.done = None
-        return None if None in marks else marks
+        if None in marks:
+            return None
+        return marks
 
     def take_syncs(self) -> list[Any]:
         """Return and reset the marks of the last step's waits for buffers: start and end in turn."""

@@ -28,9 +28,10 @@ class Job:
         self.control: Any = None
         if self.world > 1:
             dist.init_process_group(device.backend, init_method="env://", timeout=self.limit)
-            self.control = (
-                dist.new_group(backend="gloo", timeout=self.limit) if device.backend != "gloo" else dist.group.WORLD
-            )
+            if device.backend == "gloo":
+                self.control = dist.group.WORLD
+            else:
+                self.control = dist.new_group(backend="gloo", timeout=self.limit)
 
     def all_gather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""
@@ -51,13 +52,13 @@ class Job:
     def all_succeed(self, value: Any, error: CaseError | None) -> list[Any]:
         """Every rank's value, in rank order, if no rank has an error. Otherwise a rank raises its own, and the ranks
         without one raise PeerError."""
-        found = self.all_gather((value, error is not None))
+        answers = self.all_gather((value, error is not None))
         if error is not None:
             raise error
-        failed = [rank for rank, (_, has_error) in enumerate(found) if has_error]
+        failed = [rank for rank, (_, has_error) in enumerate(answers) if has_error]
         if failed:
             raise PeerError(failed)
-        return [each for each, _ in found]
+        return [value for value, _ in answers]
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -70,8 +71,8 @@ def keep_nccl_log(spool: RankSpool) -> None:
 
     NCCL_DEBUG=WARN, which images and clusters set, does not ask for it; torch's errors have what NCCL warns of.
     """
-    asked = os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE")
-    if not asked and "NCCL_DEBUG_FILE" not in os.environ:
+    user_asks = os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE")
+    if not user_asks and "NCCL_DEBUG_FILE" not in os.environ:
         file = path_of(spool.folder, spool.rank, "nccl")
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=file)
 
@@ -80,18 +81,19 @@ def nccl_networks(spool: RankSpool) -> list[str]:
     """The networks that NCCL chose on this rank by its log, each once; none without a log."""
     try:
         with open(path_of(spool.folder, spool.rank, "nccl"), encoding="utf-8", errors="replace") as file:
-            return sorted({found.group(1).strip() for found in map(CHOSEN_NETWORK.search, file) if found})
+            matches = [match for match in map(CHOSEN_NETWORK.search, file) if match]
+            return sorted({match.group(1).strip() for match in matches})
     except OSError:
         return []
 
 
 def check_same_configuration(job: Job, plan: dict[str, Any]) -> None:
     """Raise UsageError on every rank if a node's arguments or software differ from those of node 0."""
-    mine = {"configuration": plan["config_digest"], "stack": plan["stack"]["name"], "torch": str(torch.__version__)}
-    all_ranks = job.all_gather(mine)
-    for rank, theirs in enumerate(all_ranks):
-        for what, value in theirs.items():
-            first = all_ranks[0][what]
+    setup = {"configuration": plan["config_digest"], "stack": plan["stack"]["name"], "torch": str(torch.__version__)}
+    setups = job.all_gather(setup)
+    for rank, rank_setup in enumerate(setups):
+        for what, value in rank_setup.items():
+            first = setups[0][what]
             if value != first:
                 raise UsageError(
                     f"rank {rank} has the {what} {value}, but rank 0 has {first}",
@@ -101,7 +103,7 @@ def check_same_configuration(job: Job, plan: dict[str, Any]) -> None:
 
 def collect_spools(job: Job, plan: dict[str, Any], spool: RankSpool) -> None:
     """Send the spools of other nodes to node 0, where the record is assembled."""
-    theirs = job.gather(spool.files() if plan["node_rank"] > 0 else None)
-    for rank, files in enumerate(theirs or []):
-        if files:
-            receive(spool.folder, rank, files)
+    files = None if plan["node_rank"] == 0 else spool.files()
+    for rank, files_of_rank in enumerate(job.gather(files) or []):
+        if files_of_rank:
+            receive(spool.folder, rank, files_of_rank)

@@ -77,34 +77,35 @@ class Repeater:
         steady ones.
         """
         operations = self.operations(seconds)
-        kept: deque[Times] = deque(maxlen=None if whole else keep)
+        longest = None if whole else keep
+        kept: deque[Times] = deque(maxlen=longest)
         count = self._repeats_of_round(seconds, keep)
-        made, end = 0, now() + limit
+        count_so_far, end = 0, now() + limit
         while True:
             kept.extend(self._timed(operation, operations, count))
-            made += count
+            count_so_far += count
             self.beat()
-            steady = not whole and made >= warmup + keep and is_steady([times.device for times in kept])
+            steady = not whole and count_so_far >= warmup + keep and is_steady([times.device for times in kept])
             if all(self.all_gather(steady or now() >= end)):
                 return list(kept)
 
     def all_of(self, operation: Callable[[], Any], operations: int, count: int) -> list[Times]:
         """So many repeats, after one that warms up."""
-        found: list[Times] = []
+        repeats: list[Times] = []
         for _ in range(count + 1):
-            found += self._timed(operation, operations, 1)
+            repeats += self._timed(operation, operations, 1)
             self.beat()
-        return found[1:]
+        return repeats[1:]
 
     def isolated(self, operation: Isolated, warmup: int, count: int, least: float = 0.0) -> list[Times]:
         """So many repeats of one operation each, after others that warm up, and more until `least` seconds passed."""
         begun = now()
-        found = self._timed(operation.run, 1, warmup + count, operation.clear)[warmup:]
+        repeats = self._timed(operation.run, 1, warmup + count, operation.clear)[warmup:]
         self.beat()
         while now() - begun < least:
-            found += self._timed(operation.run, 1, count, operation.clear)
+            repeats += self._timed(operation.run, 1, count, operation.clear)
             self.beat()
-        return found
+        return repeats
 
     def heat(self, operation: Callable[[], Any], seconds: float, limit: float) -> float:
         """Repeat an operation, which takes so many seconds, until the limit of seconds is over. Returns how long it
@@ -141,6 +142,7 @@ class Repeater:
         self.device.synchronize()
         waited = now() - begun
         device = [clock.seconds(start, end) for start, end in marks]
-        clock.release([mark for pair in marks for mark in pair])
+        for pair in marks:
+            clock.release(list(pair))
         waits = [0.0] * (count - 1) + [waited]
         return [Times(*times) for times in zip(device, hosts, waits)]

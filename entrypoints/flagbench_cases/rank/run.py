@@ -116,17 +116,19 @@ class RankRun:
             spool.fact("workload", **workload.describe())
         return workload
 
-    def _build(self, config: dict[str, Any], *given: Any) -> Any:
-        """The workload of a configuration's case; `given`: its data, weights and groups."""
-        module = importlib.import_module(f"flagbench_cases.cases.{package_of(config['case'])}.workload")
-        own = (self.device, self.job.rank, self.layout, self.local_rank, self.probe, self.spool)
-        return module.build(Context(config, *own, *given))
+    def _build(self, config: dict[str, Any], *inputs: Any) -> Any:
+        """The workload of a configuration's case; `inputs`: its data, weights and groups."""
+        package = package_of(config["case"])
+        module = importlib.import_module(f"flagbench_cases.cases.{package}.workload")
+        rank_context = (self.device, self.job.rank, self.layout, self.local_rank, self.probe, self.spool)
+        return module.build(Context(config, *rank_context, *inputs))
 
     def _measure_roofs(self, config: dict[str, Any]) -> None:
         """Measure what the device reaches while nothing else is on it. Neither random numbers nor times of the run
         change by it."""
         begun = now()
-        with torch.random.fork_rng([self.device.torch] if self.device.kind != "cpu" else []):
+        devices = [] if self.device.kind == "cpu" else [self.device.torch]
+        with torch.random.fork_rng(devices):
             plan = MeasurePlan(REPEATS, config["measure"]["seconds"], names=short_roofs(config["precision"]))
             repeater = Repeater(self.device, self.job.all_gather, self.spool.beat)
             RoofsLoop(self._build(config, None, None), plan, self.spool, repeater).run()
@@ -137,7 +139,8 @@ class RankRun:
         """Train, resuming from the plan's checkpoint if there is one."""
         rank, device = self.job.rank, self.device
         saved, save = checkpoint.prepare(self.plan, self.job, device.torch, workload, self.spool.beat)
-        plan = plan_of(self.config, self.layout.dp, saved.step if saved else 0)
+        first_step = 0 if saved is None else saved.step
+        plan = plan_of(self.config, self.layout.dp, first_step)
         capacity = plan.capacity(workload.steps_per_epoch())
         resume: Callable[[], None] | None = None
         if saved is not None:
@@ -203,10 +206,10 @@ class RankRun:
         """What reads the health of this node's devices, on its first rank; None where the monitor names none."""
         monitored = read_start(self.plan["telemetry"]) or {}
         uuids = [uuid_of(monitored, index).get("uuid") for index in range(self.config["gpus"])]
-        known = [uuid for uuid in uuids if uuid is not None]
-        if self.local_rank > 0 or len(known) < len(uuids):
+        named = [uuid for uuid in uuids if uuid is not None]
+        if self.local_rank > 0 or len(named) < len(uuids):
             return None
-        return LapHealth(self.plan["stack"]["monitor"], known)
+        return LapHealth(self.plan["stack"]["monitor"], named)
 
     def _begin(self, steps: int, **planned: int) -> float:
         """Reserve space for the steps; returns the seconds from the start of this process to the start of the
@@ -236,8 +239,11 @@ class RankRun:
 def uuid_of(monitored: dict[str, Any], index: int) -> dict[str, str]:
     """`uuid` of a device of this node, by the start line of the monitor; empty if it does not say."""
     devices = monitored.get("devices", [])
-    found = next((device.get("uuid") for device in devices if device.get("index") == index), None)
-    return {"uuid": found} if found else {}
+    for device in devices:
+        if device.get("index") == index:
+            uuid = device.get("uuid")
+            return {"uuid": uuid} if uuid else {}
+    return {}
 
 
 def parameter_sum(module: torch.nn.Module) -> float:
@@ -250,16 +256,22 @@ def plan_of(config: dict[str, Any], replicas: int, first_step: int) -> Plan:
     train = config["train"]
     every, most = train.get("evaluate_every_samples"), train.get("max_samples")
     batch = train["batch_size"] * replicas
+    evaluate_every = max_steps = evaluate_from = None
+    if every is not None:
+        evaluate_every = -(-every // batch)
+    if most is not None:
+        # The publisher trains until that number of samples is exceeded, and evaluates from that number on.
+        max_steps = most // batch + 1
+        evaluate_from = -(-most // batch)
     return Plan(
         train["max_epochs"],
         train["warmup_steps"],
         train["window_steps"],
         train["target_acc"],
         config["eval"]["initial"],
-        evaluate_every=None if every is None else -(-every // batch),
-        # The publisher trains until that number of samples is exceeded, and evaluates from that number on.
-        max_steps=None if most is None else most // batch + 1,
-        evaluate_from=None if most is None else -(-most // batch),
+        evaluate_every=evaluate_every,
+        max_steps=max_steps,
+        evaluate_from=evaluate_from,
         first_step=first_step,
         checkpoint_every=train.get("checkpoint_every_steps"),
     )

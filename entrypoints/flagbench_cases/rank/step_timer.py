@@ -69,13 +69,14 @@ class StepTimer:
         begun = now()
         loss = self.run(on_device)
         ended = now()
+        loss_on_host = None if isinstance(loss, torch.Tensor) else loss
         late = self.clock.copy(loss) if isinstance(loss, torch.Tensor) else None
         end = self.clock.mark()
         self._ended = ended
         self.after()
         work = self.workload.work(batch) if self.counts else COUNTED_ELSEWHERE
-        known = None if isinstance(loss, torch.Tensor) else loss
-        self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, 0.0, _number(known), *work))
+        number = _number(loss_on_host)
+        self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, 0.0, number, *work))
         probe = self.probe
         micro = probe.take_micro_batches()
         of_rank = (probe.take(), probe.take_syncs(), probe.take_passes(), micro)
@@ -84,7 +85,7 @@ class StepTimer:
         if len(self._pending) >= self.clock.drain_every or ended - self._drained > DRAIN_SECONDS:
             self.drain()
             self._drained = ended
-        return known, self.until_now()
+        return loss_on_host, self.until_now()
 
     def until_now(self) -> float:
         """Attribute the time since the last step to its `after`; returns the current time."""
@@ -100,7 +101,9 @@ class StepTimer:
 
     def settle(self) -> None:
         """Synchronise the device, attributing the time to the last step's `after`. What follows is not a step."""
-        end = None if self._stretch is None else self.clock.mark()
+        end = None
+        if self._stretch is not None:
+            end = self.clock.mark()
         self.device.synchronize()
         self.until_now()
         self._ended = None
@@ -147,7 +150,9 @@ class StepTimer:
 
 
 def _number(loss: float | None) -> float:
-    return NAN if loss is None else loss
+    if loss is None:
+        return NAN
+    return loss
 
 
 def is_finite(loss: float | None) -> bool:

@@ -55,7 +55,9 @@ class Plan(NamedTuple):
         if self.window_steps is not None:
             return self.first_step + self.warmup_steps + self.window_steps
         steps = self.max_epochs * steps_per_epoch
-        return steps if self.max_steps is None else min(steps, self.max_steps)
+        if self.max_steps is None:
+            return steps
+        return min(steps, self.max_steps)
 
     def capacity(self, steps_per_epoch: int) -> int:
         """The maximum number of steps of this run."""
@@ -113,7 +115,10 @@ class TrainLoop:
         self.device.synchronize()
         start = now()
         converged = self._train()
-        train = (self._finish() if self._finished is None else self._finished) - start - self.checkpoint_seconds
+        finished = self._finished
+        if finished is None:
+            finished = self._finish()
+        train = finished - start - self.checkpoint_seconds
         self.timer.drain(everything=True)
         evaluation = self.eval_seconds - initial
         return {
@@ -143,7 +148,9 @@ class TrainLoop:
             if self.steps == before:
                 raise DataError(f"epoch {epoch} has no batches", "use more data")
             epoch, skip = epoch + 1, 0
-        return None if plan.window_steps is not None or plan.target_acc is None else False
+        if plan.window_steps is not None or plan.target_acc is None:
+            return None
+        return False
 
     def _epoch(self, epoch: int, skip: int, end: int) -> bool:
         """Train one epoch from batch `skip` on, with the evaluations due; returns whether the target was reached."""
@@ -198,8 +205,10 @@ class TrainLoop:
             self.resume = None
 
     def _reached(self, evaluation: Evaluation | None) -> bool:
-        target, deciding = self.plan.target_acc, evaluation and evaluation.deciding
-        return target is not None and deciding is not None and deciding >= target
+        target = self.plan.target_acc
+        if target is None or evaluation is None or evaluation.deciding is None:
+            return False
+        return evaluation.deciding >= target
 
     def _save_if_due(self, at: int) -> bool:
         """Write a checkpoint after step `at` if one is due. Its time is excluded: it is not the publisher's work."""
