@@ -1,4 +1,4 @@
-"""Hands over what a run has come to: prints the record, writes it to --out, and stores it with the node's bundle.
+"""Hands over the results of a run: prints the record, writes it to --out, and stores it with the node's bundle.
 
 The order makes a kill at any moment lose nothing that was announced: what has to be uploaded is first kept in a
 folder from which `flagbench results push` can store it, then the record is printed, and only then uploaded.
@@ -39,7 +39,7 @@ class Targets(NamedTuple):
 
 
 class Delivery:
-    """The results of one node on their way. What goes wrong is printed and collected; nothing is raised."""
+    """Delivers the results of one node. Failures are printed and collected; nothing is raised."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Delivery:
         self._interruption = interruption
         self._failures: list[str] = []
         self._complete = True
-        meant_for = targets.store and targets.store.meant_for
         self._unsent: Unsent | None = None
-        if meant_for:
+        if targets.store is not None and targets.store.meant_for:
+            meant_for = targets.store.meant_for
             self._unsent = self._try(lambda: Unsent(record_id, meant_for, targets.out), required=False)
         self._waits = False
 
@@ -76,7 +76,7 @@ class Delivery:
         store. It is 14 if the record was kept nowhere, or if a requested copy of it or of the bundle could not be
         written.
         """
-        line, own = assemble.to_line(record), int(record["status"]["exit_code"])
+        line, run_code = assemble.to_line(record), int(record["status"]["exit_code"])
         written = self._keep(line)
         writer = output.LineWriter(stdout, line)
         printed = self._print(writer, PRINT_SECONDS)
@@ -85,21 +85,24 @@ class Delivery:
             printed = self._print(writer)
         if record["status"]["phase"] != "usage" and not (printed or stored or written):
             return int(ExitCode.NOT_STORED), self.lost
-        return self._code(own), self.lost
+        return self._code(run_code), self.lost
 
-    def deliver_bundle(self, own: int) -> tuple[int, str | None]:
-        """Hand over the bundle of a node that writes no record, as `deliver_record` does. `own`: the run's code."""
+    def deliver_bundle(self, run_code: int) -> tuple[int, str | None]:
+        """Hand over the bundle of a node that writes no record; returns what `deliver_record` does. `run_code`: the
+        exit code of the run."""
         self._keep(None)
         self._store(None, "")
-        return self._code(own), self.lost
+        return self._code(run_code), self.lost
 
     @property
     def lost(self) -> str | None:
         """What failed, as text."""
         return "; ".join(self._failures) or None
 
-    def _code(self, own: int) -> int:
-        return own if self._complete else own or int(ExitCode.NOT_STORED)
+    def _code(self, run_code: int) -> int:
+        if run_code or self._complete:
+            return run_code
+        return int(ExitCode.NOT_STORED)
 
     def _print(self, writer: output.LineWriter, seconds: float | None = None) -> bool | None:
         """Whether the record is printed; None, with the reason on stderr, if it cannot be. That alone does not change
@@ -176,7 +179,8 @@ class Delivery:
             reason = f"{doing} failed ({redact(str(error))})"
         if self._waits and self._unsent is not None:
             remedy += f"; what waits in {self._unsent.folder} is stored by `{self._unsent.command}`"
-            remedy += " (outside a container: of the folder that is mounted there)" if self._targets.out else ""
+            if self._targets.out:
+                remedy += " (outside a container: of the folder that is mounted there)"
         raise CaseError(reason, remedy, ExitCode.NOT_STORED)
 
 

@@ -32,7 +32,10 @@ class LocalRanks:
 
     def facts(self, kind: str) -> list[dict[str, Any]]:
         """All facts of a kind, in rank order."""
-        return [fact for reader in self._readers for fact in reader.facts() if fact["kind"] == kind]
+        facts = []
+        for reader in self._readers:
+            facts += [fact for fact in reader.facts() if fact["kind"] == kind]
+        return facts
 
     def phase(self) -> str:
         """The phase of the slowest rank."""
@@ -66,19 +69,30 @@ class LocalRanks:
         """
         if not os.path.isdir(self._folder):
             return self._readers[0].rank
-        removed = [r.rank for r, state in zip(self._readers, states) if state is None and r.rank in self._seen]
-        self._seen.update(r.rank for r, state in zip(self._readers, states) if state is not None)
-        return removed[0] if removed else None
+        removed = None
+        for reader, state in zip(self._readers, states):
+            if state is not None:
+                self._seen.add(reader.rank)
+            elif reader.rank in self._seen and removed is None:
+                removed = reader.rank
+        return removed
 
     def find_incomplete(self) -> int | None:
         """A rank that lacks facts although the run is done: its file was emptied meanwhile. On node 0 of any node."""
         ranks = range(self._world) if self._node == 0 else [reader.rank for reader in self._readers]
-        kinds = ({fact["kind"] for fact in SpoolReader(self._folder, rank).facts()} for rank in ranks)
-        return next((rank for rank, found in zip(ranks, kinds) if not found >= REQUIRED), None)
+        for rank in ranks:
+            kinds = {fact["kind"] for fact in SpoolReader(self._folder, rank).facts()}
+            if not kinds >= REQUIRED:
+                return rank
+        return None
 
     def find_lost(self, states: Sequence[Heartbeat | None]) -> int | None:
         """A rank that ended before it finished; else None. `states`: its `progress`."""
-        self._lost = next((r.rank for r, state in zip(self._readers, states) if self._is_lost(r, state)), None)
+        self._lost = None
+        for reader, state in zip(self._readers, states):
+            if self._is_lost(reader, state):
+                self._lost = reader.rank
+                break
         return self._lost
 
     def _is_lost(self, reader: SpoolReader, state: Heartbeat | None) -> bool:
@@ -87,23 +101,32 @@ class LocalRanks:
         if reader.exit() is not None:
             return True
         if state is not None and reader.rank not in self._pids:
-            self._pids.update((f["rank"], f["pid"]) for f in reader.facts() if f["kind"] == "process")
+            self._pids.update((fact["rank"], fact["pid"]) for fact in reader.facts() if fact["kind"] == "process")
         pid = self._pids.get(reader.rank)
         return pid is not None and processes.state(pid) in (None, "Z")
 
     def ends(self, report: Mapping[str, Any]) -> list[RankEnd]:
         """How ranks ended before they finished, as reported by their guards, else by the launcher's `report`."""
-        found: list[RankEnd] = []
-        reported = {f["rank"]: (f["exit_code"], f["time"]) for f in report.get("failures", [])}
+        ends: list[RankEnd] = []
+        reported = {failure["rank"]: failure for failure in report.get("failures", [])}
         for reader, state in zip(self._readers, self.progress()):
             if is_done(state):
                 continue
-            lost = (None, time.time()) if reader.rank == self._lost else None
-            seen = reader.exit() or reported.get(reader.rank) or lost
-            if seen is not None:
-                phase, steps = (state.phase, state.steps) if state is not None else ("init", 0)
-                found.append(RankEnd(reader.rank, self._node, seen[0], seen[1], phase, steps))
-        return found
+            rank, status = reader.rank, reader.exit()
+            code: int | None
+            if status is not None:
+                code, end_time = status.code, status.time
+            elif rank in reported:
+                code, end_time = reported[rank]["exit_code"], reported[rank]["time"]
+            elif rank == self._lost:
+                code, end_time = None, time.time()
+            else:
+                continue
+            phase, steps = "init", 0
+            if state is not None:
+                phase, steps = state.phase, state.steps
+            ends.append(RankEnd(rank, self._node, code, end_time, phase, steps))
+        return ends
 
 
 def is_done(state: Heartbeat | None) -> bool:

@@ -14,7 +14,7 @@ from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, pri
 from flagbench_cases.node.placement import Placement, likely_node
 from flagbench_cases.node.request import Request, resolve, unresolved
 from flagbench_cases.record import answer, bundle, termination
-from flagbench_cases.record import assemble as record
+from flagbench_cases.record import assemble as records
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
 from flagbench_cases.record.stores import Bundle
 from flagbench_cases.shared import output, processes, user_home
@@ -69,7 +69,7 @@ class Attempt:
         self.evidence = NOTHING
         self.bundle: Bundle | None = None
         self.missing: list[CaseError] = []
-        """What was asked for and could not be made."""
+        """Errors of requested results that could not be made."""
         self._bundles: scratch.Scratch | None = None
         self.running: supervisor.Run | None = None
         self.finished = False
@@ -82,8 +82,10 @@ class Attempt:
             self.request = unresolved(self.argv, self.arguments)
             if self._folder_removed:
                 names = ("data", "weights", "out", "resume", "store", "bundle")
-                given = {name: getattr(self.arguments, name) for name in names}
-                user_home.refuse_relative({k: v for k, v in given.items() if (k, v) != ("data", "synthetic")})
+                paths = {name: getattr(self.arguments, name) for name in names}
+                if paths["data"] == "synthetic":
+                    del paths["data"]
+                user_home.refuse_relative(paths)
             resolved = resolve(self.arguments, self.request)
             self.request = resolved.request
             if self.arguments.describe:
@@ -96,26 +98,27 @@ class Attempt:
                 if folder and (option == "bundle" or self.writes_record):
                     output.check_folder(f"--{option}", folder)
         except CaseError as error:
-            interrupted = error.code == ExitCode.INTERRUPTED
-            outcome = Outcome(
-                "interrupted" if interrupted else "failed",
-                "launch" if interrupted else "usage",
-                self.interruption.reason if interrupted else error.message,
-                error.remedy,
-                int(error.code),
-            )
-            elsewhere = None if "--describe" in self.argv else likely_node(self.argv)[1]
-            if elsewhere is not None:
-                rendezvous.report_failure(elsewhere, host_name(), redacted(outcome), self.interruption)
+            outcome = Outcome("failed", "usage", error.message, error.remedy, int(error.code))
+            if error.code == ExitCode.INTERRUPTED:
+                outcome = outcome._replace(state="interrupted", phase="launch", reason=self.interruption.reason)
+            self._tell_other_nodes(outcome)
             return outcome
         self.targets = Targets(self.arguments.out, self.arguments.bundle, resolved.store)
         return execute(self, self.arguments, resolved.placement, resolved.data)
 
+    def _tell_other_nodes(self, outcome: Outcome) -> None:
+        """Report a failure before the rendezvous to the other nodes, if the arguments say where they are."""
+        if "--describe" in self.argv:
+            return
+        placement = likely_node(self.argv)[1]
+        if placement is not None:
+            rendezvous.report_failure(placement, host_name(), redacted(outcome), self.interruption)
+
     def collect(self, run: supervisor.Run) -> None:
         """Collect the evidence, and put it into a bundle if one is wanted."""
         self.evidence = run.evidence()
-        met = run.placement.nodes == 1 or run.peers.record_id
-        if not self.targets.want_bundle or not met:
+        all_connected = run.placement.nodes == 1 or run.peers.record_id
+        if not self.targets.want_bundle or not all_connected:
             return
         request = self.request
         origin = bundle.Origin(
@@ -166,25 +169,25 @@ def finish(attempt: Attempt, outcome: Outcome | None) -> int:
         termination.write(termination.of_outcome(outcome, code, lost))
         attempt.disconnect()
         return code
-    made = assemble(attempt.request, attempt.evidence, outcome, attempt.bundle)
+    record = assemble(attempt.request, attempt.evidence, outcome, attempt.bundle)
     attempt.finished = True  # from here on a record may have been printed
-    print_failure(Outcome(**made["status"]))
-    code, lost = delivery(attempt, made["record_id"]).deliver_record(made, attempt.stdout)
-    termination.write(termination.of_record(made, attempt.request.gate, code, lost))
+    print_failure(Outcome(**record["status"]))
+    code, lost = delivery(attempt, record["record_id"]).deliver_record(record, attempt.stdout)
+    termination.write(termination.of_record(record, attempt.request.gate, code, lost))
     attempt.disconnect()
     if LAUNCHER not in os.environ:
-        for line in answer.lines(made, attempt.request.gate):  # last: on a terminal the record fills the screen
+        for line in answer.lines(record, attempt.request.gate):  # last: on a terminal the record fills the screen
             background.say(line)
     return code
 
 
 def delivery(attempt: Attempt, record_id: str) -> Delivery:
-    """The way of this node's results, and what is missing of them."""
+    """The delivery of this node's results, with what is missing of them."""
     patience = 0.0 if attempt.aborted else UPLOAD_SECONDS
-    made = Delivery(attempt.targets, record_id, attempt.bundle, attempt.interruption, patience)
+    results = Delivery(attempt.targets, record_id, attempt.bundle, attempt.interruption, patience)
     for error in attempt.missing:
-        made.fail(error)
-    return made
+        results.fail(error)
+    return results
 
 
 def show_help(argv: list[str]) -> int:
@@ -220,7 +223,8 @@ def execute(
 ) -> Outcome:
     """Run the job and collect its evidence. Every failure, including bugs of ours, becomes an outcome."""
     request, interruption = attempt.request, attempt.interruption
-    limits = supervisor.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
+    total_seconds = None if arguments.max_minutes is None else arguments.max_minutes * 60
+    limits = supervisor.Limits(arguments.timeout, total_seconds)
     connected = placement.nodes == 1
     try:
         process_limits.check_descriptors(OPEN_FILES)
@@ -234,11 +238,14 @@ def execute(
             connected = True
             run.peers = rendezvous.connect(placement, node_info(attempt), limits.joining, interruption)
             request = attempt.request = request._replace(run_id=run.peers.run_id, record_id=run.peers.record_id)
+        checkpoints = None
+        if arguments.out:
+            checkpoints = os.path.join(arguments.out, "checkpoints", request.run_id)
         folders = {
             "data": data,
             "weights": arguments.weights,
             "resume": arguments.resume,
-            "checkpoints": arguments.out and os.path.join(arguments.out, "checkpoints", request.run_id),
+            "checkpoints": checkpoints,
         }
         outcome = run.execute(request.config_digest or "", folders, request.run_id, request.roofs)
         if outcome.exit_code == ExitCode.WRONG_HARDWARE and attempt.targets.store is not None:
@@ -265,13 +272,13 @@ def execute(
 def system_failure(error: Exception, running: supervisor.Run | None) -> Outcome:
     """An unexpected error as an outcome: a resource that the system denied this process, or a bug."""
     folder = os.path.dirname(running.folder) if running else os.environ.get("TMPDIR", "/tmp")
-    known = system_error(error, folder)
-    if known is None and isinstance(error, OSError):
+    explained = system_error(error, folder)
+    if explained is None and isinstance(error, OSError):
         reason = f"cannot use the run's temporary files in {folder}: {error.strerror or error}"
-        known = CaseError(reason, SPOOL_REMEDY)
-    if known is None:
+        explained = CaseError(reason, SPOOL_REMEDY)
+    if explained is None:
         return bug_outcome(error)
-    return Outcome("failed", "launch", known.message, known.remedy, int(known.code))
+    return Outcome("failed", "launch", explained.message, explained.remedy, int(explained.code))
 
 
 def node_info(attempt: Attempt) -> rendezvous.NodeInfo:
@@ -282,24 +289,29 @@ def node_info(attempt: Attempt) -> rendezvous.NodeInfo:
     same["--roofs"] = bool(request.roofs)
     same["--resume"] = bool(arguments and arguments.resume)
     store = attempt.targets.store
-    same["--store"] = store and (store.meant_for or "a folder")
-    given = arguments.run_id if arguments else None
-    return rendezvous.NodeInfo(host_name(), request.run_id, given, same, request.record_id or "")
+    same["--store"] = None
+    if store is not None:
+        same["--store"] = store.meant_for or "a folder"
+    requested_run_id = arguments.run_id if arguments else None
+    return rendezvous.NodeInfo(host_name(), request.run_id, requested_run_id, same, request.record_id or "")
 
 
-def assemble(request: Request, evidence: Evidence, outcome: Outcome, made: Bundle | None) -> dict[str, Any]:
-    """The record. If the evidence cannot be processed, a record of the outcome only. `made`: node 0's bundle."""
-    named = None if made is None else {"node": made.node, "sha256": made.sha256, "bytes": made.bytes}
+def assemble(request: Request, evidence: Evidence, outcome: Outcome, node_bundle: Bundle | None) -> dict[str, Any]:
+    """The record. If the evidence cannot be processed, a record of the outcome only. `node_bundle`: node 0's."""
+    field = None
+    if node_bundle is not None:
+        field = {"node": node_bundle.node, "sha256": node_bundle.sha256, "bytes": node_bundle.bytes}
     try:
-        return record.assemble(request, evidence, outcome, named)
+        return records.assemble(request, evidence, outcome, field)
     except Exception as error:  # top level: a completed run must leave a record
-        return record.assemble(request, NOTHING, bug_outcome(error), named)
+        return records.assemble(request, NOTHING, bug_outcome(error), field)
 
 
 def bug_outcome(error: Exception) -> Outcome:
     """An unexpected error as an outcome; its traceback goes to stderr."""
     traceback.print_exception(type(error), error, error.__traceback__)
-    reason = "a bug in flagbench: %s: %s" % (type(error).__name__, str(error).split("\n")[0])
+    first_line = str(error).split("\n")[0]
+    reason = f"a bug in flagbench: {type(error).__name__}: {first_line}"
     return Outcome("failed", "report", reason, "report it with the traceback above", int(ExitCode.BUG))
 
 

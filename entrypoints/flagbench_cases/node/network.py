@@ -62,14 +62,14 @@ def interface_towards(host: str) -> str | None:
         family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)
-            own = probe.getsockname()[0]
+            local_address = probe.getsockname()[0]
     except (OSError, UnicodeError):  # UnicodeError: a name that IDNA cannot encode
         return None
-    if ipaddress.ip_address(own.split("%")[0]).is_loopback and not _means_loopback(host):
+    if ipaddress.ip_address(local_address.split("%")[0]).is_loopback and not _means_loopback(host):
         # Debian maps a machine's own name to 127.0.1.1, but the other nodes must be able to reach node 0.
         return default_route_interface()
     for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address.split("%")[0] == own for entry in addresses):
+        if any(entry.address.split("%")[0] == local_address for entry in addresses):
             return name
     return None
 
@@ -89,4 +89,7 @@ def default_route_interface(table: str = "/proc/net/route") -> str | None:
             rows = [line.split() for line in file]
     except OSError:
         return None
-    return next((row[0] for row in rows if len(row) > 2 and row[1] == "00000000"), None)
+    for row in rows:
+        if len(row) > 2 and row[1] == "00000000":
+            return row[0]
+    return None

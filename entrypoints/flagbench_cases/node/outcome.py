@@ -27,17 +27,22 @@ class RankEnd(NamedTuple):
 
     def reason(self, layout: Layout) -> str:
         """What happened, for the record's status."""
-        if self.code is None:
-            how = "disappeared"
-        else:
-            how = f"{'was killed by' if self.code < 0 else 'ended with'} {describe_exit(self.code)}"
         where = f"on node {self.node}, in phase {self.phase} after {self.steps} steps"
-        return f"{layout.name(self.rank)} {how} {where}, before it finished"
+        return f"{layout.name(self.rank)} {self._how()} {where}, before it finished"
+
+    def _how(self) -> str:
+        if self.code is None:
+            return "disappeared"
+        if self.code < 0:
+            return f"was killed by {describe_exit(self.code)}"
+        return f"ended with {describe_exit(self.code)}"
 
     @property
     def remedy(self) -> str:
         """What to do about it."""
-        return SIGNAL_REMEDY if self.code is not None and self.code < 0 else EARLY_REMEDY
+        if self.code is not None and self.code < 0:
+            return SIGNAL_REMEDY
+        return EARLY_REMEDY
 
 
 def outcome_of(
@@ -63,37 +68,55 @@ def outcome_of(
         returncode: the agent's exit status.
         phase: the phase of the run.
     """
-    if done and (report.get("ok") or not (report or failures or ends)):
-        return OK  # also if the agent was killed after the ranks had finished
+    if done and report.get("ok"):
+        return OK
+    if done and not report and not failures and not ends:
+        return OK  # the agent was killed after the ranks had finished
     if report.get("code") is not None:
         return Outcome("failed", report["phase"], report["message"], report["remedy"], report["code"])
-    # The launcher sends SIGTERM to the remaining ranks once one has failed. A rank that reported is explained.
-    explained = {failure["rank"] for failure in failures}
-    early = [end for end in ends if end.rank not in explained and end.code != -signal.SIGTERM]
-    primary = [f for f in failures if not f["secondary"]]
+    # The launcher sends SIGTERM to the remaining ranks once one has failed.
+    early = _unexplained_ends(failures, ends, ignored=(-signal.SIGTERM,))
+    primary = [failure for failure in failures if not failure["secondary"]]
     # The cgroup counts every process in it: a failure with a specific cause takes precedence.
-    if memory_killed and all(f["code"] == ExitCode.RANK_FAILED for f in primary):
-        killed = [end for end in early if end.code is not None and end.code < 0]
-        return Outcome("failed", phase, _killed_for_memory(killed, layout), MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
+    if memory_killed and not _has_specific_cause(primary):
+        reason = _reason_of_memory_kill(early, layout)
+        return Outcome("failed", phase, reason, MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
     if primary:
         first = min(primary, key=_time)
-        reason = f"{layout.name(first['rank'])}: {first['message']}"
-        return Outcome("failed", phase, reason, first["remedy"], first["code"])
+        return Outcome("failed", phase, _reason_of(first, layout), first["remedy"], first["code"])
     if early:
-        end = min(early, key=lambda end: end.time)
-        return Outcome("failed", end.phase, end.reason(layout), end.remedy, ExitCode.RANK_FAILED)
+        return _outcome_of_first_end(early, layout)
     if failures:
         first = min(failures, key=_time)
-        reason = f"{layout.name(first['rank'])}: {first['message']}"
-        return Outcome("failed", phase, reason, "see the log of the other nodes", ExitCode.RANK_FAILED)
+        remedy = "see the log of the other nodes"
+        return Outcome("failed", phase, _reason_of(first, layout), remedy, ExitCode.RANK_FAILED)
     if report.get("ok"):
         reason = "the ranks ended before all of them reported that they had finished"
         return Outcome("failed", phase, reason, "see the log above", ExitCode.RANK_FAILED)
     if ends:
-        end = min(ends, key=lambda end: end.time)
-        return Outcome("failed", end.phase, end.reason(layout), end.remedy, ExitCode.RANK_FAILED)
-    ended_by = -report["signal"] if report.get("signal") else returncode
-    reason = report.get("message") or f"the launcher of the ranks ended with {describe_exit(ended_by)}"
+        return _outcome_of_first_end(ends, layout)
+    return _outcome_of_launcher(report, returncode)
+
+
+def _has_specific_cause(failures: list[dict[str, Any]]) -> bool:
+    return any(failure["code"] != ExitCode.RANK_FAILED for failure in failures)
+
+
+def _reason_of(failure: dict[str, Any], layout: Layout) -> str:
+    return f"{layout.name(failure['rank'])}: {failure['message']}"
+
+
+def _outcome_of_first_end(ends: Sequence[RankEnd], layout: Layout) -> Outcome:
+    end = min(ends, key=lambda end: end.time)
+    return Outcome("failed", end.phase, end.reason(layout), end.remedy, ExitCode.RANK_FAILED)
+
+
+def _outcome_of_launcher(report: dict[str, Any], returncode: int | None) -> Outcome:
+    """The outcome if only the launcher ended: by a signal that it reported, or by its exit status."""
+    status = returncode
+    if report.get("signal"):
+        status = -report["signal"]
+    reason = report.get("message") or f"the launcher of the ranks ended with {describe_exit(status)}"
     remedy = "see the log above; check --master on every node"
     return Outcome("failed", "launch", reason, remedy, ExitCode.RANK_FAILED)
 
@@ -103,17 +126,29 @@ def may_be_secondary(report: dict[str, Any], failures: list[dict[str, Any]], end
 
     NCCL aborts (SIGABRT) a rank whose peers are gone.
     """
+    if report.get("code") is not None:
+        return False
+    if _unexplained_ends(failures, ends, ignored=(-signal.SIGTERM, -signal.SIGABRT)):
+        return False
+    return all(failure["secondary"] for failure in failures)
+
+
+def _unexplained_ends(
+    failures: list[dict[str, Any]], ends: Sequence[RankEnd], ignored: Sequence[int]
+) -> list[RankEnd]:
+    """The ends of ranks that reported no failure, but for those with an `ignored` code."""
     explained = {failure["rank"] for failure in failures}
-    theirs = (-signal.SIGTERM, -signal.SIGABRT)
-    own = [end for end in ends if end.rank not in explained and end.code not in theirs]
-    return report.get("code") is None and not own and all(f["secondary"] for f in failures)
+    return [end for end in ends if end.rank not in explained and end.code not in ignored]
 
 
 def _time(failure: dict[str, Any]) -> float:
     return failure["time"]
 
 
-def _killed_for_memory(killed: list[RankEnd], layout: Layout) -> str:
+def _reason_of_memory_kill(early: list[RankEnd], layout: Layout) -> str:
+    """Names the first rank that was killed by a signal, if there is one."""
+    killed = [end for end in early if end.code is not None and end.code < 0]
     if not killed:
         return "the kernel's OOM killer killed a process of this run"
-    return "the kernel's OOM killer killed %s" % layout.name(min(killed, key=lambda end: end.time).rank)
+    first = min(killed, key=lambda end: end.time)
+    return f"the kernel's OOM killer killed {layout.name(first.rank)}"

@@ -22,8 +22,10 @@ SILENT_SECONDS = 5.0
 # Nodes of a job may receive a request to stop this many seconds apart. An interrupted node waits slightly longer for
 # node 0, so that consequences of its exit in a cluster come later.
 NODE_SKEW_SECONDS = 1.0
-# How long to wait for another node to report the cause of a secondary failure, on node 0 and on other nodes.
-CAUSE_SECONDS = (4.0, 6.0)
+# How long to wait for another node to report the cause of a secondary failure.
+CAUSE_SECONDS = 6.0
+# The same on node 0.
+CAUSE_SECONDS_NODE_0 = 4.0
 # How long the other side may take to read an outcome, seconds.
 READ_SECONDS = 2.0
 # How long a failed node waits for node 0, which writes the record, to exit first: a cluster deletes the other pods of
@@ -53,19 +55,21 @@ class NodeReport(NamedTuple):
 
 def node_name(node: int, host: str) -> str:
     """The display name of a node."""
-    return f"node {node} ({host})" if host else f"node {node}"
+    if not host:
+        return f"node {node}"
+    return f"node {node} ({host})"
 
 
 def parse_report(message: Mapping[str, Any]) -> NodeReport | None:
     """The report in a message; None if it has no valid one."""
-    found = message.get("end")
-    if not isinstance(found, dict) or found.get("state") not in ("ok", "failed", "interrupted"):
+    end = message.get("end")
+    if not isinstance(end, dict) or end.get("state") not in ("ok", "failed", "interrupted"):
         return None
-    node, code = found.get("node"), found.get("exit_code")
+    node, code = end.get("node"), end.get("exit_code")
     if not (node is None or isinstance(node, int)) or code not in list(OF_A_RUN):
         return None
-    text = {key: printable(str(found.get(key) or ""))[:MAX_TEXT] for key in ("host", "phase", "reason", "remedy")}
-    outcome = Outcome(found["state"], text["phase"] or "launch", text["reason"], text["remedy"], int(code))
+    text = {key: printable(str(end.get(key) or ""))[:MAX_TEXT] for key in ("host", "phase", "reason", "remedy")}
+    outcome = Outcome(end["state"], text["phase"] or "launch", text["reason"], text["remedy"], int(code))
     return NodeReport(node, text["host"], outcome)
 
 
@@ -113,7 +117,8 @@ class Peers:
                 if node not in self._reports:
                     self._disconnected.setdefault(node, clock)
             elif beat:
-                connection.send({"beat": state() if state else {}})
+                values = state() if state is not None else {}
+                connection.send({"beat": values})
             else:
                 connection.flush()
         if beat:
@@ -148,16 +153,12 @@ class Peers:
     def silent_nodes(self) -> list[str]:
         """A message for each node that has been silent for too long."""
         clock = time.monotonic()
-        quiet = {
-            node: clock - connection.last_received
-            for node, connection in self._connections.items()
-            if node not in self._reports
-        }
-        return [
-            f"{self.node_name(node)} has sent nothing for {seconds:.0f} s"
-            for node, seconds in sorted(quiet.items())
-            if seconds > SILENT_SECONDS
-        ]
+        messages = []
+        for node, connection in sorted(self._connections.items()):
+            seconds = clock - connection.last_received
+            if node not in self._reports and seconds > SILENT_SECONDS:
+                messages.append(f"{self.node_name(node)} has sent nothing for {seconds:.0f} s")
+        return messages
 
     def node_name(self, node: int) -> str:
         """The display name of a node."""
@@ -167,20 +168,20 @@ class Peers:
 
     def failure(self, phase: str) -> Outcome | None:
         """The outcome caused by another node; None while no node has failed or disconnected."""
-        found = self._find_failure(phase)
-        if found is not None:
-            self._reasons.add(found.reason)
-        return found
+        outcome = self._find_failure(phase)
+        if outcome is not None:
+            self._reasons.add(outcome.reason)
+        return outcome
 
     def _find_failure(self, phase: str) -> Outcome | None:
         for report in self._reports.values():
             if report.outcome.state == "ok":
                 continue
-            found = report.outcome_with_node()
-            if found.state == "interrupted" and self.node == 0:
+            outcome = report.outcome_with_node()
+            if outcome.state == "interrupted" and self.node == 0:
                 # Stopping a job stops all nodes. If only one node was stopped, the others treat it as failed.
-                return found._replace(state="failed", exit_code=int(ExitCode.RANK_FAILED), remedy=GONE_REMEDY)
-            return found
+                return outcome._replace(state="failed", exit_code=int(ExitCode.RANK_FAILED), remedy=GONE_REMEDY)
+            return outcome
         for node in self._disconnected:
             reason = f"lost {self.node_name(node)}: its connection closed without a report"
             return Outcome("failed", phase, reason, GONE_REMEDY, int(ExitCode.RANK_FAILED))
@@ -192,13 +193,14 @@ class Peers:
 
     def wait_for_failure(self, phase: str, seconds: float | None = None) -> Outcome | None:
         """Like `failure`, but wait for it: what this node noticed may be a consequence of another node's failure."""
-        seconds = CAUSE_SECONDS[min(self.node, 1)] if seconds is None else seconds
+        if seconds is None:
+            seconds = CAUSE_SECONDS_NODE_0 if self.node == 0 else CAUSE_SECONDS
         deadline = time.monotonic() + seconds
         while True:
             self.poll()
-            found = self.failure(phase)
-            if found is not None or not self._open() or time.monotonic() >= deadline:
-                return found
+            outcome = self.failure(phase)
+            if outcome is not None or not self._open() or time.monotonic() >= deadline:
+                return outcome
             wait(self._open(), 0.05)
 
     def also_interrupted(self, interruption: Interruption) -> bool:
@@ -221,7 +223,8 @@ class Peers:
         if outcome.state == "failed" and self.node > 0:
             self._close_seconds = FIRST_SECONDS
         # The reason of an outcome from another node already names that node.
-        node = None if outcome.reason in self._reasons else self.node
+        names_node = outcome.reason in self._reasons
+        node = None if names_node else self.node
         report = NodeReport(node, self.hosts.get(self.node, ""), outcome)
         for connection in self._connections.values():
             if not connection.closed:
@@ -235,7 +238,8 @@ class Peers:
         Node 0 keeps its side open until its process ends, so that a failed node sees when that is. With `seconds`,
         wait at most that long and keep nothing open.
         """
-        deadline = time.monotonic() + (self._close_seconds if seconds is None else seconds)
+        limit = self._close_seconds if seconds is None else seconds
+        deadline = time.monotonic() + limit
         while (self._open() and time.monotonic() < deadline) or time.monotonic() < self._stay_until:
             wait(self._open(), 0.05)
             self.poll()

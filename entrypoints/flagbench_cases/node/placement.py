@@ -37,10 +37,11 @@ class Placement(NamedTuple):
 def parse_address(text: str, option: str) -> tuple[str, int]:
     """Parse HOST[:PORT]; an IPv6 address with a port must be in brackets."""
     match = re.fullmatch(r"(?:\[(?P<six>[^\]\s]+)\]|(?P<host>[^:\[\]\s]+))(?::(?P<port>[0-9]{1,5}))?", text)
-    port = int(match.group("port") or DEFAULT_PORT) if match else 0
-    if match is None or not 1 <= port <= 65535 or not _is_host(match.group("six"), match.group("host")):
-        raise UsageError(f"{option} {text!r} is not HOST:PORT", f"for example {option} node-0:29400")
-    return match.group("six") or match.group("host"), port
+    if match is not None:
+        port = int(match.group("port") or DEFAULT_PORT)
+        if 1 <= port <= 65535 and _is_host(match.group("six"), match.group("host")):
+            return match.group("six") or match.group("host"), port
+    raise UsageError(f"{option} {text!r} is not HOST:PORT", f"for example {option} node-0:29400")
 
 
 def _is_host(six: str | None, host: str | None) -> bool:
@@ -59,8 +60,19 @@ def _address(host: str | None, port: str | None = None) -> str | None:
     """A platform's host and port as HOST:PORT."""
     if not host:
         return None
-    bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"{bracketed}:{port}" if port else bracketed
+    address = host
+    if ":" in host and not host.startswith("["):
+        address = f"[{host}]"
+    if port:
+        address += f":{port}"
+    return address
+
+
+def _first_address(hosts: Sequence[str]) -> str | None:
+    """The first host of a platform's list, which is that of node 0."""
+    if not hosts:
+        return None
+    return _address(hosts[0])
 
 
 def slurm_hosts(nodelist: str) -> list[str]:
@@ -79,6 +91,10 @@ def slurm_hosts(nodelist: str) -> list[str]:
             "set --master HOST:PORT; `scontrol show hostnames`, where it is, prints node 0's host first",
         ) from None
     return done.stdout.decode().split()
+
+
+def _expand_nothing(nodelist: str) -> list[str]:
+    return []
 
 
 def _number(env: Mapping[str, str], key: str) -> int:
@@ -108,12 +124,11 @@ def _from_environment(
         return _number(env, "PET_NODE_RANK"), master, "PET_NODE_RANK"
     if "SLURM_NODEID" in env and "SLURM_JOB_NODELIST" in env:
         # SLURM_NODEID is relative to the step, which may use only some of the job's nodes.
-        hosts = [] if master else expand(env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"])
-        master = master or _address(hosts[0] if hosts else None)
+        if not master:
+            master = _first_address(expand(env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"]))
         return _number(env, "SLURM_NODEID"), master, "SLURM_NODEID"
     if "SKYPILOT_NODE_RANK" in env:
-        hosts = env.get("SKYPILOT_NODE_IPS", "").split()
-        master = master or _address(hosts[0] if hosts else None)
+        master = master or _first_address(env.get("SKYPILOT_NODE_IPS", "").split())
         return _number(env, "SKYPILOT_NODE_RANK"), master, "SKYPILOT_NODE_RANK"
     return None, master, "default"
 
@@ -129,15 +144,19 @@ def locate_node(
     if nodes == 1:
         if node_rank:
             raise UsageError(f"--node-rank {node_rank} is out of range for 1 node", "set --nodes too")
-        host, port = parse_address(master, "--master") if master else ("127.0.0.1", 0)
+        host, port = "127.0.0.1", 0
+        if master:
+            host, port = parse_address(master, "--master")
         return Placement(1, 0, host, port, "single node")
     source = "--node-rank"
     if node_rank is None or master is None:
-        # Where --master says who node 0 is, no list is expanded: a container has no scontrol.
-        found_rank, found_master, platform = _from_environment(env, expand if master is None else lambda nodelist: [])
-        source = source if node_rank is not None else platform
-        node_rank = found_rank if node_rank is None else node_rank
-        master = found_master if master is None else master
+        if master is not None:  # no list is expanded: a container has no scontrol
+            expand = _expand_nothing
+        platform_rank, platform_master, platform = _from_environment(env, expand)
+        if node_rank is None:
+            node_rank, source = platform_rank, platform
+        if master is None:
+            master = platform_master
     if node_rank is None:
         raise UsageError(
             f"--nodes {nodes} needs a node rank, and neither a flag nor the platform sets it",
@@ -168,17 +187,28 @@ def likely_node(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> tup
         parser.add_argument(option)
     number = 0
     try:
-        known, _ = parser.parse_known_args(list(argv))
-        rank = known.node_rank
-        if rank is None and known.nodes not in (None, "1"):
-            rank = next((env[name] for name in RANK_VARIABLES if name in env), None)
+        options, _ = parser.parse_known_args(list(argv))
+        rank = options.node_rank
+        if rank is None and options.nodes not in (None, "1"):
+            rank = _rank_of_platform(env)
         number = _small_number(rank)
-        count = max(_small_number(known.nodes), number + 1)
-        placement = locate_node(count, None if rank is None else number, known.master, env) if count > 1 else None
+        count = max(_small_number(options.nodes), number + 1)
+        if count == 1:
+            return number, None
+        node_rank = None if rank is None else number
+        return number, locate_node(count, node_rank, options.master, env)
     except UsageError:
         return number, None
-    return number, placement
+
+
+def _rank_of_platform(env: Mapping[str, str]) -> str | None:
+    for name in RANK_VARIABLES:
+        if name in env:
+            return env[name]
+    return None
 
 
 def _small_number(text: str | None) -> int:
-    return int(text) if text and re.fullmatch("[0-9]{1,9}", text) else 0
+    if text and re.fullmatch("[0-9]{1,9}", text):
+        return int(text)
+    return 0

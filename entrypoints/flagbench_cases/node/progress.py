@@ -66,7 +66,8 @@ class Bar:
             return
         self._phase, self._last, self._done = progress.phase, clock, progress.done
         facts = timing(progress, clock - self._began, rate, self._at_most, self._unit)
-        text = render(progress, facts, self._sensor_text(clock), self._columns() if self.live else None)
+        columns = self._columns() if self.live else None
+        text = render(progress, facts, self._sensor_text(clock), columns)
         if not self.live:
             self._write(f"flagbench: {text}\n")
         elif text != self._drawn:
@@ -87,15 +88,17 @@ class Bar:
 
     def _rate(self, progress: Heartbeat, clock: float) -> float | None:
         """Units per second over the last RATE_SECONDS of this phase; None until two values are known."""
-        seen = self._seen
-        if progress.phase != self._phase or (seen and progress.done < seen[-1][1]):
-            seen.clear()
-        if not seen or progress.done != seen[-1][1]:
-            seen.append((clock, progress.done))
-        while len(seen) > 2 and clock - seen[0][0] > RATE_SECONDS:
-            seen.popleft()
-        (first, begun), (last, done) = seen[0], seen[-1]
-        return (done - begun) / (last - first) if done > begun and last > first else None
+        values = self._seen
+        if progress.phase != self._phase or (values and progress.done < values[-1][1]):
+            values.clear()
+        if not values or progress.done != values[-1][1]:
+            values.append((clock, progress.done))
+        while len(values) > 2 and clock - values[0][0] > RATE_SECONDS:
+            values.popleft()
+        (first, begun), (last, done) = values[0], values[-1]
+        if done <= begun or last <= first:
+            return None
+        return (done - begun) / (last - first)
 
     def _sensor_text(self, clock: float) -> str:
         """The text of `sensors`, read at most once a second, the sampling rate."""
@@ -129,8 +132,9 @@ def render(progress: Heartbeat, facts: str = "", sensors: str = "", columns: int
             # Once the steps are over this is beside the record's loss, the mean of the last ones. An evaluation's bar
             # needs the space.
             tail += f"  loss of the last step {progress.loss:.4f}"
-    for more in (facts, sensors):
-        tail += "  " + more if more else ""
+    for words in (facts, sensors):
+        if words:
+            tail += "  " + words
     width = WIDTH
     if columns is not None:
         # The last column stays free, or the terminal would wrap.
@@ -138,18 +142,28 @@ def render(progress: Heartbeat, facts: str = "", sensors: str = "", columns: int
     if progress.total and width > 0:
         filled = int(width * min(1.0, progress.done / progress.total))
         head += f"[{'#' * filled}{'.' * (width - filled)}]"
-    text = head + (tail if progress.total else tail.lstrip())
-    return text if columns is None else text[: max(columns - 1, 0)]
+    if not progress.total:
+        tail = tail.lstrip()
+    text = head + tail
+    if columns is None:
+        return text
+    return text[: max(columns - 1, 0)]
 
 
 def timing(progress: Heartbeat, elapsed: float, rate: float | None, at_most: bool = False, unit: str = "step") -> str:
     """`0:12  9.8 steps/s  ETA 0:19`, as far as known."""
     words = [clock_text(elapsed)]
-    if rate is not None:
-        words.append(f"{rate:.3g} {unit}s/s" if rate >= 1 else f"{1 / rate:.3g} s/{unit}")
-        if progress.total > progress.done:
-            left = clock_text((progress.total - progress.done) / rate)
-            words.append(f"ETA {'< ' if at_most else ''}{left}")
+    if rate is None:
+        return words[0]
+    if rate >= 1:
+        words.append(f"{rate:.3g} {unit}s/s")
+    else:
+        words.append(f"{1 / rate:.3g} s/{unit}")
+    if progress.total > progress.done:
+        left = clock_text((progress.total - progress.done) / rate)
+        if at_most:
+            left = f"< {left}"
+        words.append(f"ETA {left}")
     return "  ".join(words)
 
 
@@ -160,4 +174,6 @@ def clock_text(seconds: float) -> str:
     days, hour = divmod(hours, 24)
     if days:
         return f"{days}d {hour:02d}:{minute:02d}:{second:02d}"
-    return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"
+    if hour:
+        return f"{hour}:{minute:02d}:{second:02d}"
+    return f"{minute}:{second:02d}"

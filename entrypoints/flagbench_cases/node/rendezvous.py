@@ -42,7 +42,7 @@ class NodeInfo(NamedTuple):
 
     host: str
     run_id: str
-    given_run_id: str | None
+    requested_run_id: str | None
     same: dict[str, Any]
     record_id: str = ""
 
@@ -105,7 +105,9 @@ class Connector:
 
     def __init__(self, placement: Placement) -> None:
         self._host, self._port = placement.host, placement.port
-        self.address = "%s:%d" % (f"[{self._host}]" if ":" in self._host else self._host, self._port)
+        self.address = f"{self._host}:{self._port}"
+        if ":" in self._host:
+            self.address = f"[{self._host}]:{self._port}"
         self.reason = "no answer yet"
         self._answers = connect_async(self._host, self._port)
 
@@ -130,8 +132,8 @@ def raise_failure(message: dict[str, Any], states: tuple[str, ...] = ("failed", 
     """Raise CaseError if a message reports that a node ended in one of these states."""
     report = parse_report(message)
     if report is not None and report.outcome.state in states:
-        found = report.outcome_with_node()
-        raise CaseError(found.reason or "", found.remedy or "", ExitCode(found.exit_code))
+        outcome = report.outcome_with_node()
+        raise CaseError(outcome.reason or "", outcome.remedy or "", ExitCode(outcome.exit_code))
 
 
 class Client:
@@ -140,7 +142,7 @@ class Client:
     def __init__(self, placement: Placement, me: NodeInfo, deadline: Deadline) -> None:
         self._node, self._me, self._deadline = placement.node_rank, me, deadline
         self._hello = {"flagbench": PROTOCOL, "node": self._node, "host": me.host}
-        self._hello.update(run_id=me.given_run_id, same=me.same)
+        self._hello.update(run_id=me.requested_run_id, same=me.same)
         self._connector = Connector(placement)
 
     def join(self) -> Peers:
@@ -149,12 +151,12 @@ class Client:
             connection = self._connect()
             connection.send(self._hello)
             try:
-                found = self._wait_for_start(connection)
+                peers = self._wait_for_start(connection)
             except CaseError:
                 connection.close()
                 raise
-            if found is not None:
-                return found
+            if peers is not None:
+                return peers
             connection.close()
             self._connector.retry("the connection was closed")
 
@@ -191,8 +193,8 @@ class Client:
                         peers.handle(0, later)
                     return peers
             if connection.foreign is not None:
-                words = (self._connector.address, connection.foreign)
-                reason = "the server at %s is not flagbench; it sent %r" % words
+                address = self._connector.address
+                reason = f"the server at {address} is not flagbench; it sent {connection.foreign!r}"
                 raise CaseError(reason, NODE_0_REMEDY, ExitCode.ENGINE)
             if connection.closed:
                 return None
@@ -246,11 +248,13 @@ class Server:
                 self._deadline.check(*self._waiting_for(missing))
                 wait([*self._connections(), self._listener], 0.05)
         except CaseError as error:
-            state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"
+            state, node, linger = "failed", None, REPORT_FAILURE_SECONDS
+            if error.code == ExitCode.INTERRUPTED:
+                state, node = "interrupted", 0
+            if error.code in (ExitCode.INTERRUPTED, ExitCode.TIMEOUT):
+                linger = 0.0
             outcome = Outcome(state, "launch", error.message, error.remedy, int(error.code))
-            lost = error.code in (ExitCode.INTERRUPTED, ExitCode.TIMEOUT)
-            report = NodeReport(0 if state == "interrupted" else None, self._me.host, outcome)
-            self.end(report, 0.0 if lost else REPORT_FAILURE_SECONDS)
+            self.end(NodeReport(node, self._me.host, outcome), linger)
             raise
 
     def end(self, report: NodeReport, linger: float) -> None:
@@ -260,15 +264,19 @@ class Server:
         while True:
             self._accept()
             for connection in self._connections():
-                self._seen.update(m["node"] for m in connection.receive() if isinstance(m.get("node"), int))
+                for message in connection.receive():
+                    if isinstance(message.get("node"), int):
+                        self._seen.add(message["node"])
                 if connection not in notified:
                     notified.add(connection)
                     connection.send(report.as_message())
                     connection.end_sending()
-            over = len(self._seen - {0}) >= self._nodes - 1 or self._deadline.expired()
-            deadline = min(deadline, time.monotonic()) if over else deadline
-            left = deadline + READ_SECONDS if self._connections() else deadline
-            if time.monotonic() >= left:
+            if len(self._seen - {0}) >= self._nodes - 1 or self._deadline.expired():
+                deadline = min(deadline, time.monotonic())
+            end = deadline
+            if self._connections():  # they may still read
+                end += READ_SECONDS
+            if time.monotonic() >= end:
                 break
             wait([*self._connections(), self._listener], 0.02)
         self._listener.close()
@@ -279,9 +287,11 @@ class Server:
         """What node 0 is waiting for, and the remedy."""
         where = self._connector.address
         if missing:
-            nodes = "nodes" if len(missing) > 1 else "node"
-            shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-            return f"node 0 at {where} is waiting for {nodes} {shown} of {self._nodes}", MISSING_REMEDY
+            noun = "nodes" if len(missing) > 1 else "node"
+            numbers = ", ".join(map(str, missing[:8]))
+            if len(missing) > 8:
+                numbers += ", ..."
+            return f"node 0 at {where} is waiting for {noun} {numbers} of {self._nodes}", MISSING_REMEDY
         return f"node 0 cannot connect to itself at {where} yet ({self._connector.reason})", PROBE_REMEDY
 
     def _begin(self) -> Peers:
@@ -352,9 +362,10 @@ class Server:
             raise UsageError(reason, "use a different --node-rank on every node")
         differences = self._differences(message)
         if differences:
-            more = len(differences) - MAX_DIFFERENCES
-            shown = ", ".join(differences[:MAX_DIFFERENCES]) + (f" and {more} more" if more > 0 else "")
-            raise UsageError(f"{node_name(node, host)} was started with {shown}", SAME_REMEDY)
+            text = ", ".join(differences[:MAX_DIFFERENCES])
+            if len(differences) > MAX_DIFFERENCES:
+                text += f" and {len(differences) - MAX_DIFFERENCES} more"
+            raise UsageError(f"{node_name(node, host)} was started with {text}", SAME_REMEDY)
         if not 0 < node < self._nodes:
             raise UsageError(f"{node_name(node, host)} is out of range for {self._nodes} nodes", SAME_REMEDY)
         self._hosts[node] = host
@@ -363,16 +374,25 @@ class Server:
 
     def _differences(self, message: dict[str, Any]) -> list[str]:
         """Messages about the settings of a node that differ from this one's."""
-        theirs = message.get("same")
-        theirs = theirs if isinstance(theirs, dict) else {}
-        mine, given = self._me.same, message.get("run_id")
-        keys = [*mine, *sorted(set(theirs) - set(mine))]
-        pairs = [(str(key), theirs.get(key), mine.get(key)) for key in keys]
-        if given is not None:  # a node without a run id uses this node's
-            pairs.append(("--run-id", given, self._me.run_id))
-        return [f"{printable(k)} {_short(a)} where node 0 has {_short(b)}" for k, a, b in pairs if a != b]
+        settings = message.get("same")
+        if not isinstance(settings, dict):
+            settings = {}
+        node_0 = self._me.same
+        names = [*node_0, *sorted(set(settings) - set(node_0))]
+        triples = [(str(name), settings.get(name), node_0.get(name)) for name in names]
+        run_id = message.get("run_id")
+        if run_id is not None:  # a node without a run id uses this node's
+            triples.append(("--run-id", run_id, self._me.run_id))
+        differences = []
+        for name, value, value_on_node_0 in triples:
+            if value != value_on_node_0:
+                words = f"{printable(name)} {_short(value)} where node 0 has {_short(value_on_node_0)}"
+                differences.append(words)
+        return differences
 
 
 def _short(value: Any) -> str:
     text = printable(str(value))
-    return text if len(text) <= 80 else text[:77] + "..."
+    if len(text) > 80:
+        return text[:77] + "..."
+    return text

@@ -30,22 +30,41 @@ def new_run_id() -> str:
 
 def unresolved(argv: list[str], arguments: argparse.Namespace | None) -> Request:
     """The request as far as it is known without resolving it."""
-    known = manifests.case_names()
-    words = [argument for argument in argv if not argument.startswith("-")]
-    case = next((word for word in words if word in known), words[0] if words else "unknown")
+    if arguments is None:
+        return Request(
+            argv=option_names(argv),
+            case=redact(_likely_case(argv)),
+            stack=FALLBACK_STACK,
+            run_id=new_run_id(),
+            preset="reference",
+            nodes=1,
+            gpus=1,
+        )
     return Request(
-        argv=[redact(argument) for argument in argv] if arguments else option_names(argv),
-        case=arguments.case if arguments else redact(case),
+        argv=[redact(argument) for argument in argv],
+        case=arguments.case,
         stack=FALLBACK_STACK,
-        run_id=(arguments.run_id if arguments else None) or new_run_id(),
-        preset=(arguments.preset if arguments else None) or "reference",
-        nodes=arguments.nodes if arguments else 1,
-        gpus=arguments.gpus if arguments else 1,
+        run_id=arguments.run_id or new_run_id(),
+        preset=arguments.preset or "reference",
+        nodes=arguments.nodes,
+        gpus=arguments.gpus,
     )
 
 
+def _likely_case(argv: list[str]) -> str:
+    """The case in arguments that could not be parsed: a name of one, else the first word."""
+    words = [argument for argument in argv if not argument.startswith("-")]
+    names = manifests.case_names()
+    for word in words:
+        if word in names:
+            return word
+    if words:
+        return words[0]
+    return "unknown"
+
+
 class Resolved(NamedTuple):
-    """What a request comes to."""
+    """A resolved request, and what it needs."""
 
     request: Request
     placement: Placement
@@ -96,7 +115,9 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
         resolved = config.resolve(case, stack, options)
     except config.ConfigError as error:
         raise UsageError(error.message, error.remedy) from None
-    roofs = roofs_beside(resolved) if arguments.roofs else None
+    roofs = None
+    if arguments.roofs:
+        roofs = roofs_beside(resolved)
     placement = locate_node(arguments.nodes, arguments.node_rank, arguments.master)
     arguments.weights = folders.weights
     arguments.resume = find_checkpoint(arguments.resume, resolved)
@@ -131,12 +152,14 @@ def check_ranks(arguments: argparse.Namespace, stack: dict[str, Any]) -> None:
 
 def roofs_beside(resolved: dict[str, Any]) -> dict[str, Any]:
     """The configuration of the roofs that are measured before the steps of another case, in its precision."""
-    found = config.preset_of(manifests.load_case("roofs")["presets"], resolved["preset"])
-    found.update(case="roofs", **{name: resolved[name] for name in ("nodes", "gpus", "precision")})
-    found["measure"]["seconds"] /= ROOFS_SHARE
-    return found
+    roofs = config.preset_of(manifests.load_case("roofs")["presets"], resolved["preset"])
+    roofs.update(case="roofs", **{name: resolved[name] for name in ("nodes", "gpus", "precision")})
+    roofs["measure"]["seconds"] /= ROOFS_SHARE
+    return roofs
 
 
-def find_checkpoint(given: str | None, resolved: dict[str, Any]) -> str | None:
+def find_checkpoint(folder: str | None, resolved: dict[str, Any]) -> str | None:
     """The checkpoint that `--resume` selects, checked against the configuration."""
-    return checkpoint_facts.find(os.path.abspath(given), resolved) if given else None
+    if not folder:
+        return None
+    return checkpoint_facts.find(os.path.abspath(folder), resolved)

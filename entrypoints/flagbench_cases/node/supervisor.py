@@ -30,6 +30,7 @@ from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.parallel_layout import layout_of
+from flagbench_cases.shared.spool import Heartbeat
 from flagbench_cases.telemetry.energy import Stretch
 from flagbench_cases.telemetry.health import HealthReadings
 from flagbench_cases.telemetry.latest import sensors_text
@@ -71,8 +72,26 @@ class Limits(NamedTuple):
     @property
     def joining(self) -> float:
         """How long to wait for the other nodes, seconds."""
-        waited = max(self.no_progress, START_SECONDS)
-        return waited if self.total is None else min(waited, self.total)
+        seconds = max(self.no_progress, START_SECONDS)
+        if self.total is None:
+            return seconds
+        return min(seconds, self.total)
+
+
+class Lasting:
+    """Measures for how long a condition has held without a break."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def seconds(self, holds: bool, clock: float) -> float:
+        """Seconds since the condition began to hold, at time `clock`; 0 if it does not hold."""
+        if not holds:
+            self._since = None
+            return 0.0
+        if self._since is None:
+            self._since = clock
+        return clock - self._since
 
 
 class Run:
@@ -134,11 +153,14 @@ class Run:
             if outcome is not None:
                 self.peers.report(outcome)
             # The ranks first: the sampler's last line should still show the device in use.
-            processes.end_all(os.getpid(), spare={self._sampler.pid} if self._sampler else set())
-            outcome = outcome or self._outcome(_wait(agent, 5.0), kills)
-            incomplete = self.ranks.find_incomplete() if outcome.state == "ok" else None
-            if incomplete is not None:
-                outcome = self._removed_outcome(incomplete)
+            spare = {self._sampler.pid} if self._sampler else set()
+            processes.end_all(os.getpid(), spare=spare)
+            if outcome is None:
+                outcome = self._outcome(_wait(agent, 5.0), kills)
+            if outcome.state == "ok":
+                incomplete = self.ranks.find_incomplete()
+                if incomplete is not None:
+                    outcome = self._removed_outcome(incomplete)
             self.peers.report(outcome)
             # Before the sampler ends: without a persistence daemon it keeps the driver loaded.
             self._health.read_last(self.environment(), hurry=outcome.state == "interrupted")
@@ -154,13 +176,16 @@ class Run:
 
     def evidence(self) -> Evidence:
         """The evidence that the run left."""
-        found = read_spool(self.folder, self.config["nodes"] * self.config["gpus"])
+        evidence = read_spool(self.folder, self.config["nodes"] * self.config["gpus"])
         exits = {end.rank: end.code for end in self.ranks.ends(self._report())}
-        summary = summarise(self._telemetry, self._training_span(found), self._window_stretches(found))
-        return found._replace(
+        summary = summarise(self._telemetry, self._training_span(evidence), self._window_stretches(evidence))
+        reason = None
+        if not summary:
+            reason = self._silence or "the sampler wrote no samples"
+        return evidence._replace(
             exits=exits,
             telemetry=summary,
-            telemetry_reason=None if summary else self._silence or "the sampler wrote no samples",
+            telemetry_reason=reason,
             monitor=read_start(self._telemetry) or {},
         )
 
@@ -171,6 +196,9 @@ class Run:
     # -- starting --------------------------------------------------------------------------------------------
 
     def _write_plan(self, config_digest: str, folders: Mapping[str, str | None], run_id: str, roofs: Any) -> None:
+        rendezvous_id = "flagbench"
+        if self.placement.nodes == 1:
+            rendezvous_id = f"flagbench-{uuid.uuid4().hex[:8]}"
         plan = {
             "config": self.config,
             "config_digest": config_digest,
@@ -178,7 +206,7 @@ class Run:
             "node_rank": self.placement.node_rank,
             "host": self.placement.host,
             "port": self.peers.port or self.placement.port or free_port(),
-            "rendezvous_id": f"flagbench-{uuid.uuid4().hex[:8]}" if self.placement.nodes == 1 else "flagbench",
+            "rendezvous_id": rendezvous_id,
             "join_timeout": max(self.limits.no_progress, START_SECONDS),
             "timeout": self.limits.no_progress,
             "run_id": run_id,
@@ -260,8 +288,7 @@ class Run:
         """Wait until the agent or a rank ends (None), or for an interruption, a hang or the time limit (outcome)."""
         began = moved = time.monotonic()
         beats: list[int] = []
-        lost_since: float | None = None
-        done_since: float | None = None
+        lost, done = Lasting(), Lasting()
         while agent.poll() is None:
             if self.interruption:
                 return self._interrupted()
@@ -277,21 +304,29 @@ class Run:
             current = [state.beat if state else -1 for state in states]
             if current != beats:
                 beats, moved = current, clock
-            started = all(states)
-            if clock - moved > (self.limits.no_progress if started else max(self.limits.no_progress, START_SECONDS)):
+            if clock - moved > self._silence_limit(states):
                 return self._hang_outcome(clock - moved)
-            lost_since = None if self.ranks.find_lost(states) is None else lost_since or clock
-            if lost_since is not None and clock - lost_since > LOST_SECONDS:
+            is_lost = self.ranks.find_lost(states) is not None
+            if lost.seconds(is_lost, clock) > LOST_SECONDS:
                 return None
-            done_since = (done_since or clock) if all(map(is_done, states)) else None
-            if done_since is not None and clock - done_since > DONE_SECONDS:
-                return OK if self.ranks.all_reported() else self._hang_outcome(clock - done_since)
+            done_seconds = done.seconds(all(map(is_done, states)), clock)
+            if done_seconds > DONE_SECONDS:
+                return OK if self.ranks.all_reported() else self._hang_outcome(done_seconds)
             if self.limits.total is not None and clock - began > self.limits.total:
-                reason = f"it did not end within its limit of {self.limits.total:.0f} s"
-                remedy = "increase --max-minutes (of accept: --minutes), or use fewer --steps"
-                return Outcome("failed", self.ranks.phase(), reason, remedy, ExitCode.TIMEOUT)
+                return self._time_limit_outcome(self.limits.total)
             time.sleep(POLL)
         return self._interrupted() if self._was_interrupted() else None
+
+    def _silence_limit(self, states: Sequence[Heartbeat | None]) -> float:
+        """How long no rank may make progress, seconds: longer until all of them have started."""
+        if all(states):
+            return self.limits.no_progress
+        return max(self.limits.no_progress, START_SECONDS)
+
+    def _time_limit_outcome(self, seconds: float) -> Outcome:
+        reason = f"it did not end within its limit of {seconds:.0f} s"
+        remedy = "increase --max-minutes (of accept: --minutes), or use fewer --steps"
+        return Outcome("failed", self.ranks.phase(), reason, remedy, ExitCode.TIMEOUT)
 
     def _was_interrupted(self) -> bool:
         """Whether the agent ended because this run was interrupted.
@@ -308,10 +343,10 @@ class Run:
     def _failed_elsewhere(self) -> Outcome | None:
         """The outcome caused by another node; None while no node has failed."""
         self.peers.poll(self._state)
-        found = self.peers.failure(self.ranks.phase())
-        if found is not None and self.peers.interrupted() and self.peers.also_interrupted(self.interruption):
+        outcome = self.peers.failure(self.ranks.phase())
+        if outcome is not None and self.peers.interrupted() and self.peers.also_interrupted(self.interruption):
             return self._interrupted()
-        return found
+        return outcome
 
     def _state(self) -> dict[str, Any]:
         """The state of this node's ranks that is sent to the other nodes."""
@@ -323,7 +358,9 @@ class Run:
             cause = self.peers.wait_for_failure(self.ranks.phase(), peers.NODE_SKEW_SECONDS)
             if cause is not None and not self.peers.interrupted():
                 return cause
-        remedy = "run again" if self.placement.nodes > 1 else INTERRUPT_REMEDY
+        remedy = INTERRUPT_REMEDY
+        if self.placement.nodes > 1:
+            remedy = "run again"
         return Outcome("interrupted", self.ranks.phase(), self.interruption.reason, remedy, ExitCode.INTERRUPTED)
 
     def _removed_outcome(self, rank: int) -> Outcome:
@@ -340,11 +377,15 @@ class Run:
         for state in self.peers.states().values():
             stopped.append(state.get("stopped"))
             steps.append(state.get("steps"))
-        words = "%s (process %s) is stopped, frozen or blocked in the kernel"
-        held = [words % (self.layout.name(rank), pid) for rank, pid in merge_by_rank(stopped)]
-        behind = [f"{self.layout.name(rank)} has done {done} steps" for rank, done in merge_by_rank(steps)]
-        detail = "; ".join((held or behind or ["no rank has started"]) + self.peers.silent_nodes())
-        reason = f"no progress for {seconds:.0f} s: {detail}"
+        details = []
+        for rank, pid in merge_by_rank(stopped):
+            details.append(f"{self.layout.name(rank)} (process {pid}) is stopped, frozen or blocked in the kernel")
+        if not details:
+            details = [f"{self.layout.name(rank)} has done {done} steps" for rank, done in merge_by_rank(steps)]
+        if not details:
+            details = ["no rank has started"]
+        text = "; ".join(details + self.peers.silent_nodes())
+        reason = f"no progress for {seconds:.0f} s: {text}"
         remedy = "check the node of that rank; if steps are merely slow, increase --timeout"
         return Outcome("failed", self.ranks.phase(), reason, remedy, ExitCode.TIMEOUT)
 
@@ -372,10 +413,11 @@ class Run:
             returncode=returncode,
             phase=self.ranks.phase(),
         )
-        exhausted = self._exhausted_resource() if outcome.exit_code == ExitCode.RANK_FAILED else None
-        if exhausted is not None and exhausted.message not in (outcome.reason or ""):
-            # A process that lacks a resource often cannot report it.
-            outcome = outcome._replace(reason=f"{exhausted.message}; {outcome.reason}", remedy=exhausted.remedy)
+        if outcome.exit_code == ExitCode.RANK_FAILED:
+            exhausted = self._exhausted_resource()
+            if exhausted is not None and exhausted.message not in (outcome.reason or ""):
+                # A process that lacks a resource often cannot report it.
+                outcome = outcome._replace(reason=f"{exhausted.message}; {outcome.reason}", remedy=exhausted.remedy)
         if outcome.state == "ok" or not may_be_secondary(report, failures, ends):
             return outcome
         # This is usually a consequence of the failure of another node, which knows the cause.
@@ -395,31 +437,36 @@ class Run:
             return system_error(error, folder)
         return None
 
-    def _training_span(self, evidence: Evidence) -> Any | None:
+    def _training_span(self, evidence: Evidence) -> tuple[float, float] | None:
         """Start and end of training, Unix seconds, from rank 0's phases."""
-        times = {f["name"]: f["time"] for f in reversed(evidence.all("phase")) if f["rank"] == 0}
-        begin = times.get("warmup")
-        return None if begin is None else (begin, times.get("report", time.time()))
+        phases = [fact for fact in evidence.all("phase") if fact["rank"] == 0]
+        times = {fact["name"]: fact["time"] for fact in reversed(phases)}
+        if "warmup" not in times:
+            return None
+        return times["warmup"], times.get("report", time.time())
 
     def _window_stretches(self, evidence: Evidence) -> dict[int, list[Stretch]]:
         """By device of this node, when its rank took the steps of the record's window."""
         kind = kind_of(self.config)
-        found: dict[int, list[Stretch]] = {}
+        stretches: dict[int, list[Stretch]] = {}
         for fact in evidence.all("window"):
             if fact["name"] == kind and fact["rank"] in self.own_ranks:
                 times = (fact["time"] - fact["seconds"], fact["time"])
-                found.setdefault(fact["rank"] - self.own_ranks.start, []).append(Stretch(fact["steps"], times))
-        return found
+                device = fact["rank"] - self.own_ranks.start
+                stretches.setdefault(device, []).append(Stretch(fact["steps"], times))
+        return stretches
 
 
-def merge_by_rank(found: Sequence[Any]) -> list[tuple[int, int]]:
+def merge_by_rank(reports: Sequence[Any]) -> list[tuple[int, int]]:
     """Numbers by rank from several nodes, in rank order. Messages of other nodes are validated."""
-    pairs: dict[int, int] = {}
-    for numbers in found:
-        for rank, number in numbers.items() if isinstance(numbers, dict) else ():
+    merged: dict[int, int] = {}
+    for numbers in reports:
+        if not isinstance(numbers, dict):
+            continue
+        for rank, number in numbers.items():
             if re.fullmatch("[0-9]{1,9}", str(rank)) and isinstance(number, int):
-                pairs[int(rank)] = number
-    return sorted(pairs.items())
+                merged[int(rank)] = number
+    return sorted(merged.items())
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
