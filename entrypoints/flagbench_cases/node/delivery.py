@@ -26,7 +26,7 @@ UPLOAD_SECONDS = 5.0
 
 
 class Targets(NamedTuple):
-    """Where the results of this node go, beside stdout; the folders of --out and --bundle."""
+    """Where the results of this node go in addition to stdout; the folders of --out and --bundle."""
 
     out: str | None = None
     bundle: str | None = None

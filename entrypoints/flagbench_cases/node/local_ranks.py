@@ -54,7 +54,7 @@ class LocalRanks:
         return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t", "D")}
 
     def all_reported(self) -> bool:
-        """Whether every rank of this node, and as far as this node knows every other rank, has finished."""
+        """Whether every rank of this node has finished, and on node 0, every rank of the job."""
         if not all(map(is_done, self.progress())):
             return False
         if self._node > 0:

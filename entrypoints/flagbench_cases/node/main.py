@@ -31,7 +31,7 @@ from flagbench_core.exit_codes import ExitCode
 DATA_REMEDY = "set --data to a folder made by `prepare` or one the case can read, or use --data synthetic"
 WEIGHTS_REMEDY = "set --weights to a folder made by `prepare`, or to a checkpoint folder that the case can read"
 SPOOL_REMEDY = "set TMPDIR to a writable folder; with `docker run --read-only`, add `--tmpfs /tmp:exec`"
-# As many as this process opens at a time while it starts the ranks, besides those for other nodes.
+# How many files this process opens at a time while it starts the ranks, without connections to other nodes.
 OPEN_FILES = 8
 # How long shutting down may take after a second signal.
 EXIT_SECONDS = 3.0

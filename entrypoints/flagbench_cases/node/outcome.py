@@ -61,7 +61,7 @@ def outcome_of(
     Args:
         report: the agent's agent.json; empty if the agent died.
         failures: what the ranks of this node reported before they ended.
-        ends: how ranks of this node ended that had not finished their work.
+        ends: of the ranks of this node that ended before they finished their work.
         layout: names the ranks of a split model.
         done: whether every rank of the job reported that it finished.
         memory_killed: whether the kernel's OOM killer killed a process of this cgroup during the run.

@@ -177,8 +177,8 @@ def locate_node(
 
 
 def likely_node(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> tuple[int, Placement | None]:
-    """The node rank as far as arguments that may be invalid tell, else 0, and the placement, if that is known, among
-    several nodes. Never raises.
+    """The node rank by arguments that may be invalid, 0 if they do not give it, and the placement among several
+    nodes, if it is known. Never raises.
 
     A job with invalid arguments is rejected on every node, but only node 0 prints the record.
     """

@@ -112,7 +112,7 @@ class Connector:
         self._answers = connect_async(self._host, self._port)
 
     def poll(self, seconds: float) -> Connection | None:
-        """The connection; None if there is none after `seconds`."""
+        """The connection; None if it was not established within `seconds`."""
         try:
             answer = self._answers.get(timeout=seconds)
         except queue.Empty:

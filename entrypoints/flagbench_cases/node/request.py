@@ -19,7 +19,7 @@ from flagbench_core.data_folders import find_folders
 from flagbench_core.evidence.section import MEASURE
 
 ROOFS_SHARE = 6
-"""The case roofs takes so many times as long as what of it is measured before the steps: 120 s, and 20 s."""
+"""How many times longer the case roofs takes (120 s) than the roofs that are measured before the steps (20 s)."""
 FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": [], "expects": {}}
 
 
@@ -29,7 +29,7 @@ def new_run_id() -> str:
 
 
 def unresolved(argv: list[str], arguments: argparse.Namespace | None) -> Request:
-    """The request as far as it is known without resolving it."""
+    """The request with the fields that are available before it is resolved."""
     if arguments is None:
         return Request(
             argv=option_names(argv),

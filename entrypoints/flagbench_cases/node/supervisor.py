@@ -52,7 +52,7 @@ DONE_SECONDS = 15.0
 SIGNAL_SKEW_SECONDS = 0.5
 # How long the ranks wait for the sampler: without a persistence daemon, a driver takes seconds per device to start.
 MONITOR_SECONDS = 60.0
-# After which of them the wait is explained.
+# After this many of them, the wait is explained on stderr.
 MONITOR_SLOW_SECONDS = 5.0
 # How long the sampler may take for its last line. It does not buffer, so little is lost if it is killed.
 SAMPLER_SECONDS = 0.7
@@ -301,7 +301,7 @@ class Run:
                 return self._removed_outcome(removed)
             self.bar.show(states[0])
             clock = time.monotonic()
-            current = [state.beat if state else -1 for state in states]
+            current = [-1 if state is None else state.beat for state in states]
             if current != beats:
                 beats, moved = current, clock
             if clock - moved > self._silence_limit(states):
@@ -311,11 +311,15 @@ class Run:
                 return None
             done_seconds = done.seconds(all(map(is_done, states)), clock)
             if done_seconds > DONE_SECONDS:
-                return OK if self.ranks.all_reported() else self._hang_outcome(done_seconds)
+                if self.ranks.all_reported():
+                    return OK
+                return self._hang_outcome(done_seconds)
             if self.limits.total is not None and clock - began > self.limits.total:
                 return self._time_limit_outcome(self.limits.total)
             time.sleep(POLL)
-        return self._interrupted() if self._was_interrupted() else None
+        if self._was_interrupted():
+            return self._interrupted()
+        return None
 
     def _silence_limit(self, states: Sequence[Heartbeat | None]) -> float:
         """How long no rank may make progress, seconds: longer until all of them have started."""

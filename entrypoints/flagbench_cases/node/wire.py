@@ -148,4 +148,10 @@ def listen(port: int) -> socket.socket:
 def printable(text: str) -> str:
     """Text from another machine made safe to display: no control characters, no lone surrogates."""
     text = text.encode("utf-8", "replace").decode("utf-8")
-    return "".join(c if c.isprintable() else "?" for c in text)
+    characters = []
+    for character in text:
+        if character.isprintable():
+            characters.append(character)
+        else:
+            characters.append("?")
+    return "".join(characters)

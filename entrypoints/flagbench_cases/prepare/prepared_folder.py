@@ -121,7 +121,7 @@ def _parse_index(content: bytes, path: str, case: str, kind: str) -> dict[str, A
 
 
 def _check_use(index: Mapping[str, Any], folder: str, case: str, kind: str, formats: Sequence[str] | None) -> None:
-    """Raise DataError if a folder is of another case or kind, or in none of the formats (None accepts any)."""
+    """Raise DataError if a folder is for another case or kind, or in none of the formats (None accepts any)."""
     for key, wanted in (("case", case), ("kind", kind)):
         if index[key] != wanted:
             raise DataError(

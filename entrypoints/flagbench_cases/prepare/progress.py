@@ -89,4 +89,10 @@ def readable(size: float) -> str:
 
 def printable(text: str) -> str:
     """The text without control characters, which file names may contain."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    characters = []
+    for character in text:
+        if character.isprintable():
+            characters.append(character)
+        else:
+            characters.append("?")
+    return "".join(characters)

@@ -26,7 +26,7 @@ from flagbench_cases.shared.parallel_layout import layout_of
 
 
 class Checkpoint(NamedTuple):
-    """A validated checkpoint in memory, as far as one rank needs it; `sha256` is that of its `checkpoint.json`."""
+    """The parts of a validated checkpoint that one rank needs; `sha256` is that of its `checkpoint.json`."""
 
     folder: str
     step: int

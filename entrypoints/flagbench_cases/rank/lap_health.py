@@ -13,7 +13,7 @@ from flagbench_core.health.reading import NO_ANSWER, DeviceHealth
 READ_SECONDS = 30.0
 """That a reading may take between two laps: the devices are idle meanwhile."""
 KEPT = (HealthOutcome.FAIL, HealthOutcome.FIX, HealthOutcome.INCONCLUSIVE)
-"""What a record says of a lap; what is not known, or decides nothing, is in the readings before and after the run."""
+"""Outcomes that a lap of a record lists. All others are in the readings before and after the run."""
 NVIDIA = "nvml"
 """The monitor of the vendor whose errors the kernel log has."""
 

@@ -14,24 +14,24 @@ from flagbench_core.evidence.roofs import HEATED_SECONDS, MAMF_REPEATS, MAMF_WAR
 from flagbench_core.stats.summary import median
 
 FULL_REPEATS = 100
-"""With as many, a mean has an interval within the run."""
+"""With this number of repeats, a mean has an interval within the run."""
 
 SEARCH_SHARE = 0.5
-"""The share of a measurement's time in which the fastest of its candidates is looked for."""
+"""The share of a measurement's time used to find the fastest of its candidates."""
 
 
 class MeasurePlan(NamedTuple):
-    """How long to measure: at most `repeats` of each measurement are kept, and all take about so many seconds."""
+    """How long to measure: at most `repeats` of each measurement are kept, and all take about `seconds`."""
 
     repeats: int
     seconds: float
     iterations: Mapping[str, int] = {}
     """Operations of measurements, by name, that are made in full, in FULL_REPEATS repeats, however long they take."""
     names: Sequence[str] = ()
-    """Of the measurements to make; none: all."""
+    """Names of the measurements to make; empty: all."""
     heat_seconds: float = 0.0
     """Of products before the first one that is isolated. Then each isolated one takes at least HEATED_SECONDS. Both
-    are beside `seconds`."""
+    are in addition to `seconds`."""
     whole: bool = False
     """Whether a measurement takes all of its share of the seconds, even if its repeats are steady before."""
 
@@ -95,9 +95,9 @@ class MeasureLoop:
         self.spool.progress(done * self.capacity // count, self.capacity)
 
     def _measure(self, measurement: Measurement, seconds: float) -> tuple[str | None, float]:
-        """Measure one operation in about so many seconds.
+        """Measure one operation in about `seconds`.
 
-        Returns why it could not be measured, if it could not, and the seconds that it took beside its own.
+        Returns the reason if it could not be measured, and the seconds that it took in addition to its share.
         """
         start = now()
         finalists, tried, reason = self._finalists(measurement, seconds)
@@ -179,7 +179,7 @@ class MeasureLoop:
         return [candidate for candidate in (first, fastest_other) if candidate is not None], tried, reason
 
     def _prepare(self, operation: Operation, seconds: float) -> tuple[Ready | None, str | None]:
-        """An operation that can be repeated on all ranks within so many seconds, or why it cannot."""
+        """An operation that can be repeated on all ranks within `seconds`, or why it cannot."""
         if operation.probe is not None:
             small, why = self._prepare(operation.probe, seconds)
             if small is None:
@@ -211,7 +211,7 @@ class MeasureLoop:
         return outcome, None
 
     def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
-        """Write the last `keep` repeats as steps, and which operation they are of."""
+        """Write the last `keep` repeats as steps, and which operation they measure."""
         times = times[-keep:]
         written = total = 0.0
         for times_of_repeat in times:
@@ -240,5 +240,5 @@ def _too_long(seconds: float) -> str:
 
 
 def _speed(operation: Operation, seconds: float) -> float:
-    """FLOP/s or B/s of an operation that takes so long."""
+    """FLOP/s or B/s of an operation that takes `seconds`."""
     return amount(operation.measured) / max(seconds, 1e-9)

@@ -15,11 +15,11 @@ REPEAT_SECONDS = 0.02
 """The least time of a repeat. The scheduler of a host takes a core away for milliseconds, and the power management of
 a device reacts as fast."""
 ROUND_SECONDS = 0.1
-"""Of repeats without a wait, after which the ranks decide whether they go on."""
+"""Duration of the repeats between two decisions of the ranks whether to continue."""
 MOST_OPERATIONS = 1000
-"""Of a repeat."""
+"""Maximum number of operations in a repeat."""
 TRIES = 3
-"""Repeats by which candidates are compared."""
+"""Number of repeats used to compare candidates."""
 
 
 class Times(NamedTuple):
@@ -31,7 +31,7 @@ class Times(NamedTuple):
 
 
 def only_rank(value: Any) -> list[Any]:
-    """The values of all ranks, where there is one."""
+    """The values of all ranks in a job with one rank."""
     return [value]
 
 
@@ -58,7 +58,7 @@ class Repeater:
         return max(self.all_gather(tried))
 
     def operations(self, seconds: float) -> int:
-        """The operations of a repeat, if one takes so long."""
+        """The number of operations in a repeat, for operations of this duration."""
         return max(1, min(MOST_OPERATIONS, round(REPEAT_SECONDS / max(seconds, 1e-9))))
 
     def until_steady(
@@ -90,7 +90,7 @@ class Repeater:
                 return list(kept)
 
     def all_of(self, operation: Callable[[], Any], operations: int, count: int) -> list[Times]:
-        """So many repeats, after one that warms up."""
+        """`count` repeats, after one that warms up."""
         repeats: list[Times] = []
         for _ in range(count + 1):
             repeats += self._timed(operation, operations, 1)
@@ -98,7 +98,7 @@ class Repeater:
         return repeats[1:]
 
     def isolated(self, operation: Isolated, warmup: int, count: int, least: float = 0.0) -> list[Times]:
-        """So many repeats of one operation each, after others that warm up, and more until `least` seconds passed."""
+        """`count` repeats of one operation each after `warmup` others, and more until `least` seconds have passed."""
         begun = now()
         repeats = self._timed(operation.run, 1, warmup + count, operation.clear)[warmup:]
         self.beat()
@@ -108,7 +108,7 @@ class Repeater:
         return repeats
 
     def heat(self, operation: Callable[[], Any], seconds: float, limit: float) -> float:
-        """Repeat an operation, which takes so many seconds, until the limit of seconds is over. Returns how long it
+        """Repeat an operation, which takes `seconds`, until `limit` seconds have passed. Returns how long it
         took."""
         begun = now()
         operations, count = self.operations(seconds), self._repeats_of_round(seconds, REPEATS)
@@ -118,7 +118,7 @@ class Repeater:
         return now() - begun
 
     def _repeats_of_round(self, seconds: float, most: int) -> int:
-        """The repeats of a round of about ROUND_SECONDS, if an operation takes so long."""
+        """The number of repeats in a round of about ROUND_SECONDS, for operations of this duration."""
         return max(1, min(most, int(ROUND_SECONDS / max(seconds * self.operations(seconds), 1e-9))))
 
     def _timed(

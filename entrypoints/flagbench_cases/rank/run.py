@@ -176,12 +176,14 @@ class RankRun:
         """Measure the device."""
         section = self.config["measure"]
         repeater = Repeater(self.device, self.job.all_gather, self.spool.beat)
-        full = section["window_steps"] is None
+        iterations = {}
+        if section["window_steps"] is None:
+            iterations = section["iterations"]
         laps = section.get("laps", 0)
         plan = MeasurePlan(
             section["window_steps"] or REPEATS,
             section["seconds"],
-            section["iterations"] if full else {},
+            iterations,
             heat_seconds=section.get("heat_seconds", 0),
             whole=laps > 0,
         )

@@ -50,7 +50,7 @@ class StepTimer:
         self.count = 0
         self._drained = now()
         self._ended: float | None = None  # end of the last step; None while something other than a step runs
-        self._window: str | None = None  # the phase whose window the steps are of; None during the warm-up
+        self._window: str | None = None  # the phase whose window is being measured; None during the warm-up
         self._stretch: tuple[int, Any] | None = None  # the first of consecutive steps of the window, and its mark
         self._pending: deque[tuple[int, Any, Any, Any, list[Any], list[Any], list[Any], torch.Tensor | None]] = (
             deque()
@@ -95,7 +95,7 @@ class StepTimer:
         return at
 
     def enter(self, window: str | None) -> None:
-        """The next step is of the window of that phase, or (None) of the warm-up."""
+        """The next step belongs to the window of that phase, or (None) to the warm-up."""
         self._window = window
         self._stretch = None
 

@@ -1,4 +1,4 @@
-"""What a record says, in a few lines for a person who runs an image without the flagbench command."""
+"""A summary of a record in a few lines, for a person who runs an image without the flagbench command."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from flagbench_core.exit_codes import ExitCode
 
 NEXT = "next: save stdout as record.json (`> record.json`), then `flagbench verify record.json`"
 RESULTS = ("acc", "loss")
-"""Metrics of what a model learned: the first that a record has is shown."""
+"""Metrics of what a model learned. The first one that a record has is printed."""
 
 
 def lines(record: dict[str, Any], gate: str | None) -> list[str]:
     """The metric `gate`, the accuracy or loss, the checks, and what to type next.
 
-    None for a run that measured nothing to the end: its error is its answer.
+    Empty for a run that did not complete: its error has been printed.
     """
     status, quality = record["status"], record["quality"]
     complete = status["state"] == "ok" or status["exit_code"] == ExitCode.INVALID

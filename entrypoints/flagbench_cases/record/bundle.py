@@ -1,4 +1,4 @@
-"""A node's bundle: the raw evidence of its ranks in one deterministic tar.gz, with SHA256SUMS of what is in it.
+"""A node's bundle: the raw evidence of its ranks in one deterministic tar.gz, with SHA256SUMS of its files.
 
 Equal evidence makes equal bytes: times, owners and order are fixed. It is written in little memory.
 """
@@ -29,7 +29,7 @@ _SHORT = 256
 
 
 class Origin(NamedTuple):
-    """What a bundle is of."""
+    """The run and node that a bundle belongs to."""
 
     record_id: str
     run_id: str
@@ -97,7 +97,7 @@ class Cleaner:
     """Removes credentials from JSON lines. Short texts, which repeat in most lines, are searched once."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        """`secrets`: texts to remove beside everything that looks like a credential."""
+        """`secrets`: texts to remove in addition to everything that looks like a credential."""
         self._secrets = secrets
         self._short = functools.lru_cache(maxsize=4096)(self._text)
         self._is_secret = functools.lru_cache(maxsize=4096)(is_secret)

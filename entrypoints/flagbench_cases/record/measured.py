@@ -27,13 +27,13 @@ from flagbench_core.stats.within import MIN_STEPS
 # 1 MB that a record may have.
 MAX_LOSSES = 24_000
 MAX_RANK_STEPS = 16_000
-"""Up to so many steps of all ranks, a record has each of them; above, blocks of several."""
+"""A record with up to this number of steps over all ranks has each step; a longer one has blocks of steps."""
 MAX_COLLECTIVES = 1_000
 """Blocks of all ranks in which the times of collectives are kept: no verdict depends on them."""
 TIMED_PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "infer", "measure", "e2e")
 
 LAP_FIELDS = ("lap", "seconds", "rates", "other_bits", "health", "counters")
-"""What a record says of a lap."""
+"""The fields of a lap in a record."""
 
 _COLUMNS: dict[str, Callable[[Step], int]] = {
     "host": lambda step: microseconds(step.host),
@@ -123,7 +123,7 @@ def blocks_for(count: int, world: int) -> int:
 
 
 def must_be_packed(world: int) -> bool:
-    """Whether so many ranks leave room for a single block of each, as when every block has all steps."""
+    """Whether a record with this number of ranks has room for only one block of each rank."""
     return 2 * world > MAX_RANK_STEPS
 
 
@@ -231,10 +231,8 @@ def span_of(
     by_rank = [ranks[rank][border.first : border.end] for rank in sorted(ranks)]
     columns = {}
     for name, read in _COLUMNS.items():
-        columns[name] = [in_blocks([read(step) for step in steps], block) for steps in by_rank]
-    flops = {}
-    for name in FLOPS:
-        flops[name] = [sum(whole(getattr(step, "flops_" + name)) for step in steps) for steps in by_rank]
+        columns[name] = [in_blocks(list(map(read, steps)), block) for steps in by_rank]
+    flops = {name: [_flops_of(name, steps) for steps in by_rank] for name in FLOPS}
     return Span(
         border.phase,
         border.part,
@@ -247,6 +245,11 @@ def span_of(
         _passes(by_rank),
         border.measured,
     )
+
+
+def _flops_of(name: str, steps: list[Step]) -> int:
+    """The FLOPs of all steps: `executed`, `useful` or `recomputed`."""
+    return sum(whole(getattr(step, "flops_" + name)) for step in steps)
 
 
 def _collectives(by_rank: list[list[Step]], block: int) -> Collectives | None:

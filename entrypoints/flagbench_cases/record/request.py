@@ -15,7 +15,7 @@ RECORD_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{7,159}")
 
 
 class Request(NamedTuple):
-    """A request, as far as it could be resolved."""
+    """A request. Fields that could not be resolved have their defaults."""
 
     argv: list[str]
     case: str

@@ -16,7 +16,7 @@ from flagbench_core.evidence.section import MEASURE, TRAIN, digest_of
 from flagbench_core.stats import summary
 
 CEILING = ("flops", "precision", "method", "steady", "spread")
-"""What a record says of the matrix product of its run."""
+"""Fields of the matrix product that a rank measures after the run."""
 
 
 def fill(
@@ -59,7 +59,7 @@ def facts_of(
     peak: dict[str, Any] | None,
     finished: bool,
 ) -> Facts:
-    """What the metrics depend on beside the evidence of the steps."""
+    """What the metrics depend on in addition to the evidence of the steps."""
     config = request.config or {}
     published = None
     # The publisher's formula is only valid for the published model.
@@ -133,7 +133,7 @@ def ceiling_of(evidence: Evidence, flops_per_second: float | None) -> dict[str, 
 
 
 def quality(subject: Subject, evaluations: list[dict[str, Any]], finished: bool) -> dict[str, Any]:
-    """The record's `quality`, as far as all cases have it."""
+    """The fields of `quality` that all cases have."""
     curve, workload = subject.curve, subject.evidence.first("workload")
     points = [int(index) for index in summary.thin(range(len(curve)), CURVE_POINTS)]
     rows = []

@@ -35,7 +35,7 @@ class Store(Protocol):
     name: str
     """For messages, without credentials."""
     meant_for: str | None
-    """What is noted beside results that wait to be stored here; None: they need not wait."""
+    """The address written to the `.meant-for` files of results that wait for this store; None: they need not wait."""
 
     def check(self) -> None:
         """Find out before the run whether results can be stored. Raises CaseError: usage (2), network (15)."""
@@ -48,7 +48,7 @@ class Store(Protocol):
 
 
 class FolderStore:
-    """A record with a checksum beside it, and bundles, whose names have theirs, under one folder."""
+    """Records, each with a checksum file, and bundles, whose names contain their checksums, in one folder."""
 
     meant_for: str | None = None
 

@@ -92,7 +92,7 @@ def _is_shared_memory_full(error: BaseException, folder: str) -> bool:
 
 
 def _free(folder: str) -> float:
-    """Free bytes of a file system; infinite where there is none."""
+    """Free bytes of a file system; infinite if the folder does not exist."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:

@@ -48,8 +48,9 @@ class Interruption:
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
-            # None: a handler not installed by Python, such as faulthandler's.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            if handler is None:  # not installed by Python, such as faulthandler's
+                handler = signal.SIG_DFL
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: types.FrameType | None) -> None:
         if self.number is None:

@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
 
 def repeat(operations: int, device: float, host: float, after: float) -> Step:
-    """A repeat of so many operations as a step. Times in seconds; `after`: of the host, until the next repeat."""
+    """A repeat of `operations` operations as a step. Times in seconds; `after`: host time until the next repeat."""
     nan = float("nan")
     work = (operations, operations, 0, 0, 0.0, 0.0, 0.0)
     return Step(0.0, 0.0, host, device, nan, nan, after, nan, *work)
@@ -167,7 +167,7 @@ def write_exit(folder: str, rank: int, code: int) -> None:
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
-    """Write a JSON document atomically: whoever reads it finds the whole of it. Raises OSError."""
+    """Write a JSON document atomically, so that readers never see a part of it. Raises OSError."""
     with open(path + ".part", "w", encoding="utf-8") as file:
         json.dump(document, file)
     os.replace(path + ".part", path)

@@ -32,7 +32,7 @@ def of_window(samples: Sequence[Sample], stretches: Sequence[Stretch], longest: 
     """The record's `window_energy` of a device: the energy of all stretches. None if samples do not enclose them.
 
     By the counter, a stretch has the difference of its values at the end and at the beginning, each interpolated
-    between two readings. `error_j` is the most by which that can be wrong, in all stretches together. It does not
+    between two readings. `error_j` is the largest possible error, over all stretches. It does not
     include how late a device updates its counter, which vendors do not state. Power that was read once a second has
     no such limit. `longest`: seconds between two samples of power that are more than a gap.
     """
@@ -85,7 +85,7 @@ def _integrated_over(samples: Sequence[Sample], stretches: Sequence[Stretch], lo
 
 
 class _Count(NamedTuple):
-    """A counter at a point in time, J, and the most by which it can differ."""
+    """The value of a counter at a point in time and its largest possible error, J."""
 
     joules: float
     error: float

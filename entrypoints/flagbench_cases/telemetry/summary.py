@@ -28,7 +28,7 @@ def summarise(path: str, span: energy.Times | None = None, window: _Stretches | 
     span covered by samples, temperatures in degrees Celsius, clocks in MHz, memory in bytes, utilisation as a
     fraction. Values that were not measured are absent. The file may be empty or end with an incomplete line.
 
-    `window`: by device, when it took the steps of the window, which only `window_energy` is of.
+    `window`: by device, when it took the steps of the window; used for `window_energy` only.
     """
     try:
         start, lines = _read(path)
