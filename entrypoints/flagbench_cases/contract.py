@@ -1,4 +1,4 @@
-"""What a case implements, and the context it receives.
+"""The interface of a case, and the context that it receives.
 
 A case is a package below `cases` whose module `workload` has `build(context: Context)`. It returns a TrainWorkload,
 an InferWorkload or a MeasureWorkload, as the `kind` of its manifest says.
@@ -46,7 +46,7 @@ class Device(Protocol):
         """Peak of the memory in use, bytes."""
 
     def describe(self, index: int) -> dict[str, Any]:
-        """Its name and `memory_bytes`; `index`: the local rank."""
+        """The name and the `memory_bytes` of the device; `index`: the local rank."""
 
 
 class Probe(Protocol):
@@ -249,13 +249,13 @@ class Isolated:
     run: Callable[[], Any]
 
     def __call__(self) -> Any:
-        """Both."""
+        """Clear, then run."""
         self.clear()
         return self.run()
 
 
 class Operation(NamedTuple):
-    """What is repeated: its kind and sizes, as flagbench_core.evidence.roofs counts them, and how to begin."""
+    """An operation to repeat: its kind and sizes, as flagbench_core.evidence.roofs counts them, and how to begin."""
 
     measured: dict[str, Any]
     prepare: Callable[[], Callable[[], Any]]
@@ -280,7 +280,7 @@ class MeasureWorkload(abc.ABC):
 
     @abc.abstractmethod
     def measurements(self) -> Sequence[Measurement]:
-        """What to measure, the same on all ranks."""
+        """The measurements to make, the same on all ranks."""
 
     def results(self) -> dict[str, str]:
         """A digest of the result of fixed operations by name, to the last bit: equal each time on a sound device."""

@@ -85,7 +85,7 @@ class BucketImage:
 
 
 @dataclass(frozen=True)
-class HeldImage:
+class StoredImage:
     """An image of a repository, and which of its blobs the repository has."""
 
     manifest: ImageManifest
@@ -103,7 +103,7 @@ def is_in_bucket(image: str) -> bool:
 def parse_bucket_image(text: str) -> BucketImage:
     """The parts of `s3://BUCKET/NAME[:TAG][@sha256:DIGEST]`, which may end in `?profile=NAME`.
 
-    Raises FlagbenchError (usage) where it is not one, or names neither a tag nor a digest.
+    Raises FlagbenchError (usage) if it is malformed, or names neither a tag nor a digest.
     """
     with s3_errors():
         address = parse_address(text)
@@ -158,7 +158,7 @@ class ImageBucket:
     """One repository; every method raises FlagbenchError: usage (2) without that bucket, data (3), network (15)."""
 
     def __init__(self, address: Address, name: str, *, public: bool = False) -> None:
-        """`name`: such as flagbench/distilbert. `public`: let everyone read what is put, or is there already."""
+        """`name`: such as flagbench/distilbert. `public`: let everyone read its blobs and manifests."""
         self.url = f"s3://{address.bucket}/{name}"
         self._bucket = Bucket(address)
         self._name = name
@@ -202,11 +202,11 @@ class ImageBucket:
             raise damaged_image(f"the manifest {reference} of {self.url} does not match its digest")
         return content
 
-    def held_image(self, tag: str, folder: Path) -> HeldImage | None:
-        """What the repository has of the image under a tag.
+    def find_image(self, tag: str, folder: Path) -> StoredImage | None:
+        """The image under a tag, and which of its blobs the repository has.
 
-        None where there is no such image, where it is damaged, or where this key may not read it: then
-        it is put as if it were new.
+        None if there is no such image, if it is damaged, or if this key may not read it: then it is pushed as a new
+        image.
         """
         path = folder / "config.json"
         try:
@@ -222,7 +222,7 @@ class ImageBucket:
                 diff_id: layer for diff_id, layer in zip(diff_ids, manifest.layers, strict=True) if self._holds(layer)
             }
             complete = len(layers) == len(set(diff_ids)) and self._holds(manifest.config)
-        return HeldImage(manifest, layers, complete)
+        return StoredImage(manifest, layers, complete)
 
     def get_blob(self, blob: Descriptor, path: Path, show: Callable[[int], None]) -> None:
         """Download a blob and verify it. Raises OSError, too."""
@@ -257,7 +257,7 @@ class ImageBucket:
         abort_leftovers(self._bucket, name, blob.size)
 
     def _holds(self, blob: Descriptor) -> bool:
-        """Whether the repository has a blob, as far as this key may ask; then it is made public if that was asked."""
+        """Whether the repository has a blob that this key may see. Such a blob is made public in a public bucket."""
         key = self._blob_key(blob)
         head = self._bucket.head(key)
         if head is None:

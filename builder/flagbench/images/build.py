@@ -1,4 +1,4 @@
-"""`flagbench build`: the stack's image where needed, then the case's, each only where it is not there already."""
+"""`flagbench build`: the stack's image if needed, then the case's, unless they are up to date."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ flash-attn 2.5.9 and 2.7.3, which without MAX_JOBS starts a job for each 9 GiB o
 
 
 def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
-    """Refuse what the lock leaves open, unless that was allowed.
+    """Refuse a lock that leaves packages or the base's digest unresolved, unless `--allow-unlocked` is given.
 
     Raises FlagbenchError (usage): there is no base to build on, the base's digest is unresolved and none was
     named, or packages are unresolved.

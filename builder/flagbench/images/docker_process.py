@@ -107,7 +107,7 @@ def run_docker(
             if process.stdin is not None:
                 with suppress(BrokenPipeError):  # a command that ends early says why itself
                     process.stdin.writelines(content or ())
-                    process.stdin.close()  # not where `content` fails: what is there would be taken for the whole
+                    process.stdin.close()  # not if `content` fails: docker would take a part for the whole
             process.wait()
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)

@@ -1,7 +1,7 @@
-"""Makes the lock of a stack: `uv pip compile` finds the packages, the base's registry its digest.
+"""Makes the lock of a stack: `uv pip compile` resolves the packages, the base's registry gives its digest.
 
-What cannot be found out is locked as unresolved, with the reason. What an earlier lock says of a package at the same
-version is kept.
+A package that cannot be resolved is locked as unresolved, with the reason. The entry of an earlier lock is kept while
+the version stays the same.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def find_digest(image: str, platform: str, seconds: float = _INSPECT_SECONDS) ->
 def require_platform(stack: Stack, lock: Lock) -> None:
     """Ask the base's registry whether the locked digest is for the stack's platform, if it may be that of an index.
 
-    Raises FlagbenchError (usage) where it is not. A registry that cannot be asked is no error.
+    Raises FlagbenchError (usage) if it is for another platform. A registry that does not answer is not an error.
     """
     if lock.base_image is None or lock.base_digest is None or lock.base_digest_of is DigestOf.IMAGE:
         return
@@ -297,7 +297,7 @@ class _PackageSearch:
         return lines
 
     def _declared(self, name: str, version: str) -> list[str]:
-        """What a package needs in turn, by uv's settings."""
+        """The dependencies of a package that uv's settings declare."""
         text = self.settings.read_bytes() if self.settings.is_file() else b""
         for table in msgspec.toml.decode(text).get("dependency-metadata", ()):
             if (canonical(table["name"]), table["version"]) == (name, version):
@@ -308,7 +308,7 @@ class _PackageSearch:
         )
 
     def _for_other_pythons(self) -> Iterator[LockEntry]:
-        # Alone: what they need in turn would be for the other Python, too.
+        # Without dependencies: those would be resolved for the other Python, too.
         for package in self.build.other_python:
             yield from self._compile([f"{package.name}=={package.version}"], package.python, "--no-deps")
 
@@ -340,7 +340,7 @@ class _PackageSearch:
             ) from None
 
     def _compile(self, requirements: Iterable[str], python: str, *options: str) -> tuple[LockEntry, ...]:
-        """The packages that fit the stack's platform; everything but what is compiled is taken as a wheel."""
+        """The packages that fit the stack's platform: wheels, except for packages that the image compiles."""
         glibc = _OLD_GLIBC if self.stack.python == "3.8" else _GLIBC
         command = [_find_uv(), "pip", "compile", "asked.in", "--format", "pylock.toml", "-o", "pylock.toml"]
         command += ["--quiet", "--no-python-downloads", "--python-version", python]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NO_BASE = "none"
 """The name of the base in a stack without a public one."""
 UNKNOWN_SOURCE = "not known"
-"""The source of a digest that a person gave without saying where it is stated."""
+"""The source of a digest that a person gave without naming its source."""
 SHA256 = re.compile(DIGEST)
 _TABLE = re.compile(r"(?ms)^\[\[packages\]\]$.*?(?=^\[|\Z)")
 _Digest = Annotated[str, msgspec.Meta(pattern=rf"^{DIGEST}\Z")]
@@ -101,7 +101,7 @@ class Lock:
 
     @property
     def digest(self) -> str:
-        """`sha256:<64 hex>` of what is locked, however the lock file writes it."""
+        """`sha256:<64 hex>` of the locked packages, independent of the format of the lock file."""
         text = self.header + self.hashed_requirements() + self.comments
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 

@@ -109,7 +109,7 @@ def pull(source: BucketImage, engine: DockerEngine, progress: Progress) -> Pulle
         image = _in_engine(engine, name, manifest, config)
         loaded, downloaded = image is None, 0
         if image is None:
-            wanted = manifest.layers[_count_held_layers(engine, diff_ids) :]
+            wanted = manifest.layers[_count_present_layers(engine, diff_ids) :]
             files = {layer: folder / layer.digest.removeprefix("sha256:") for layer in wanted}
             downloaded = sum(layer.size for layer in files)
             with progress.bar(f"downloading {name}", downloaded) as show:
@@ -144,7 +144,7 @@ def _in_engine(engine: DockerEngine, name: str, manifest: ImageManifest, config:
     return image
 
 
-def _count_held_layers(engine: DockerEngine, diff_ids: tuple[str, ...]) -> int:
+def _count_present_layers(engine: DockerEngine, diff_ids: tuple[str, ...]) -> int:
     """How many of the lowest layers another image of the engine has: those are not loaded."""
     if not engine.names_configurations():
         return 0  # the containerd store needs the compressed layers, too

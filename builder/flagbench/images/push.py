@@ -153,7 +153,7 @@ def push_to_bucket(source: LocalImage, bucket: ImageBucket, engine: DockerEngine
             progress.note(f"{short} was copied from another image of the bucket")
 
     with blob_folder() as folder:
-        earlier = bucket.held_image(source.tags[0], folder)
+        earlier = bucket.find_image(source.tags[0], folder)
         if earlier is not None and earlier.complete and earlier.manifest.config.digest == source.info.id:
             progress.note(f"{source.name} is in the bucket already")
             manifest = earlier.manifest

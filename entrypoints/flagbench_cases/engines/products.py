@@ -14,7 +14,7 @@ from flagbench_cases.engines.precision_switches import FP8, scaled_product, set_
 
 DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 SEED = 20260101
-"""Of the matrices whose product is fixed."""
+"""The seed of the matrices of `fixed_results`."""
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
@@ -25,7 +25,7 @@ def product(
 
     Random numbers: zeros draw less power and run faster. `transposed`: the second factor is stored as (n, k), as the
     weights of a linear layer are. `narrow`: the result of fp8 is fp8 too, else bf16.
-    Raises RuntimeError, here or in the first product, where there is none in this precision.
+    Raises RuntimeError, here or in the first product, if the device or its torch lacks this precision.
     """
     if precision == FP8:
         return _fp8(device, m, n, k, narrow)
@@ -43,7 +43,7 @@ def product(
 def mamf_product(device: torch.device, precision: str, m: int, n: int, k: int, cleared_bytes: int) -> Isolated:
     """A product as MAMF times it (mamf-finder.py of stas00/ml-engineering at 744d01e1): alone, the second factor
     transposed, after a buffer larger than any cache was zeroed and the last result overwritten with random numbers.
-    In fp8 its result is fp8. Raises RuntimeError where there is none in this precision.
+    In fp8 its result is fp8. Raises RuntimeError if the device or its torch lacks this precision.
     """
     multiply = product(device, precision, m, n, k, transposed=True, narrow=True)
     out = multiply()
@@ -83,9 +83,9 @@ def _fixed_product(device: torch.device, precision: str, a: torch.Tensor, b: tor
     return torch.mm(a.to(dtype).to(device), b.to(dtype).to(device))
 
 
-def _digest(result: torch.Tensor) -> str:
-    """Of its bits, 16 hexadecimal digits."""
-    return hashlib.sha256(result.contiguous().cpu().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+def _digest(tensor: torch.Tensor) -> str:
+    """A digest of the tensor's bits, 16 hexadecimal digits."""
+    return hashlib.sha256(tensor.contiguous().cpu().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

@@ -39,8 +39,8 @@ WHEELS = f"{HOME}/wheels"
 
 
 def read_code(*packages: Path) -> dict[str, bytes]:
-    """Every file of the packages but compiled Python and what is hidden: path, beginning with the package's name, to
-    content."""
+    """Every file of the packages, except compiled Python and hidden files: content by path, which begins with the
+    package's name."""
     files: dict[str, bytes] = {}
     for package in packages:
         for path in package.rglob("*"):

@@ -14,8 +14,8 @@ from flagbench.images.render.templates import Templates
 from flagbench.manifests.model import Case
 from flagbench.manifests.stack import Compiled, Stack, StackBuild
 
-# What `import torch` needs beside NVIDIA's libraries (Requires-Dist of its wheels): installed together with torch, so
-# that what is compiled against it finds it whole.
+# The dependencies of `import torch` beside NVIDIA's libraries (Requires-Dist of its wheels): installed together with
+# torch, so that a package that is compiled against torch can import it.
 _WITH_TORCH = frozenset(
     {"torch", "triton", "pytorch-triton", "filelock", "typing-extensions", "sympy", "mpmath", "networkx"}
     | {"jinja2", "markupsafe", "fsspec", "numpy"}
@@ -40,7 +40,7 @@ class PipStep:
 
 
 def stack_steps(stack: Stack, lock: Lock) -> dict[str, PipStep]:
-    """`torch`, where it is not the base's, and `packages`: what the image of a stack installs.
+    """The steps that install the packages of a stack's image: `torch`, unless the base has it, and `packages`.
 
     Raises FlagbenchError (usage) where the lock lacks a package that only cases need.
     """

@@ -47,7 +47,7 @@ class IndexedBlocks:
             sequence_length=length,
             blend=([prefix], None),
             split="1",
-            path_to_cache="",  # the set may be on a read-only volume, and what is cached takes seconds to make
+            path_to_cache="",  # the set may be on a read-only volume, and the index takes only seconds to make
             tokenizer=_Tokens(vocabulary_size),
             reset_position_ids=False,
             reset_attention_mask=False,
@@ -68,7 +68,7 @@ class IndexedBlocks:
 
 
 class _Tokens:
-    """What Megatron-Core asks a tokeniser that is not used: its size, the end of a document, and what is padding."""
+    """In place of a tokeniser, which Megatron-Core asks only for its size, the end of a document and padding."""
 
     eod = EOS
     pad = -1  # nothing is

@@ -18,7 +18,7 @@ from flagbench_cases.shared.files import open_file
 
 FORMAT = "megatron-indexed/v1"
 STEM = "llama_00_text_document"
-"""Of the published files."""
+"""The stem of the published files' names."""
 ENDS = (".bin", ".idx")
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
@@ -29,7 +29,7 @@ _CHUNK = 2**24
 
 
 class Index(NamedTuple):
-    """What an .idx file says."""
+    """The content of an .idx file."""
 
     dtype: np.dtype
     lengths: np.ndarray

@@ -104,7 +104,7 @@ class PretrainingWorkload(TrainWorkload):
         beat()
 
     def _settings(self) -> dict[str, Any]:
-        """What Megatron-Core's configuration has beside the sizes."""
+        """The settings of Megatron-Core's configuration, except the sizes."""
         settings: dict[str, Any] = {
             "sequence_parallel": self.context.layout.tp > 1,
             "gradient_accumulation_fusion": self.weight_gradients != "separate",

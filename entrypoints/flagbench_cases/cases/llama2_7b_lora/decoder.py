@@ -129,7 +129,7 @@ class Decoder(nn.Module):
         return torch.stack([self._loss(*pair) for pair in zip(self.norm(hidden), labels)]).sum()
 
     def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Of one sequence, [T, D] and [T]: the logits of all would need twice the memory."""
+        """The summed loss of one sequence, [T, D] and [T]: the logits of all would need twice the memory."""
         return F.cross_entropy(F.linear(hidden, self.head).float(), labels, ignore_index=IGNORED, reduction="sum")
 
     def initialise(self, seed: int) -> None:
@@ -149,8 +149,8 @@ class Decoder(nn.Module):
 
 
 def keep_inputs(function: Any, *inputs: torch.Tensor) -> Any:
-    """What a function of tensors returns, which has no products and no random numbers and so is cheap to repeat: for
-    the backward pass only the inputs are kept."""
+    """Call a function of tensors and keep only its inputs for the backward pass, which repeats the call. For
+    functions without matrix products and random numbers, which are cheap to repeat."""
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 

@@ -182,7 +182,7 @@ def fill(model: Any, weights: load.Weights, beat: Callable[[], None]) -> None:
 
 
 def recomputed_flops(shape: LlamaShape, step: Flops, tokens: int) -> int:
-    """What recomputation adds to a step: another forward pass of the layers. From torch 2.1 on it stops at the last
+    """FLOPs that recomputation adds to a step: a forward pass of the layers. From torch 2.1 on it stops at the last
     saved tensor, which is before down_proj, whose frozen weight saves nothing."""
     stops_early = hasattr(torch.utils.checkpoint, "set_checkpoint_early_stop")
     if stops_early:

@@ -1,4 +1,4 @@
-"""What both engines optimise with: the loss, AdamW and the loss scaler."""
+"""The loss, AdamW and the loss scaler of both engines."""
 
 from __future__ import annotations
 

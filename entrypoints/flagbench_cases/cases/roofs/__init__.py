@@ -1,1 +1,1 @@
-"""What a device reaches without a model. The manifest is manifests/cases/roofs.yaml."""
+"""The rates that a device reaches without a model. The manifest is manifests/cases/roofs.yaml."""

@@ -25,7 +25,7 @@ PROVEN = ("fp32", "tf32", "fp16", "bf16")
 """Precisions whose products can be told apart by their error."""
 PUBLISHED_BY_MAMF = ("bf16", "fp8")
 CLEARED_BYTES = {"cpu": 2**24, "cuda": 2**28}
-"""Of the buffer that clears the caches before a product. MAMF's is that of `cuda`, of any device."""
+"""The size of the buffer that clears the caches before a product. MAMF uses that of `cuda` on every device."""
 
 
 class RoofsWorkload(MeasureWorkload):
@@ -66,7 +66,7 @@ class RoofsWorkload(MeasureWorkload):
         sizes = self.config["collectives"]
         for smaller in sizes["smaller"]:
             measurements.append(Measurement(f"{ALL_REDUCE}_{smaller}", [self._all_reduce(smaller)]))
-        measurements.append(Measurement(ALL_REDUCE, [self._all_reduce(self._fitting(sizes["largest"]))]))
+        measurements.append(Measurement(ALL_REDUCE, [self._all_reduce(self._limit_bytes(sizes["largest"]))]))
         # Last, since it is slow and scatters: it takes the time that is left.
         measurements.append(Measurement("h2d_pageable", [self._copy("h2d", size, pinned=False)]))
         return measurements
@@ -81,7 +81,7 @@ class RoofsWorkload(MeasureWorkload):
 
     def _executes(self, name: str) -> bool:
         try:
-            self._proven(name, lambda: lambda: None)
+            self._prepare_in_precision(name, lambda: lambda: None)
         except RuntimeError:  # also where this torch has no product in that precision
             return False
         return True
@@ -91,8 +91,8 @@ class RoofsWorkload(MeasureWorkload):
         products = self.config["products"]
         conditions = {
             "shape": f"{products['m']} x {products['n']} x {products['k']}",
-            "copy_bytes": self._fitting(self.config["copies"]["bytes"]),
-            "largest_collective": self._fitting(self.config["collectives"]["largest"]),
+            "copy_bytes": self._limit_bytes(self.config["copies"]["bytes"]),
+            "largest_collective": self._limit_bytes(self.config["collectives"]["largest"]),
         }
         return {"conditions": conditions}
 
@@ -103,20 +103,22 @@ class RoofsWorkload(MeasureWorkload):
         measured = {"operation": PRODUCT, "precision": name, "shape": list(shape), "transposed": transposed}
         m, n, k = shape
         return Operation(
-            measured, lambda: self._proven(name, lambda: product(self.device, name, m, n, k, transposed)), probe
+            measured,
+            lambda: self._prepare_in_precision(name, lambda: product(self.device, name, m, n, k, transposed)),
+            probe,
         )
 
     def _mamf(self, name: str, shape: list[int]) -> Operation:
         m, n, k = shape
-        size, usual = self._fitting(CLEARED_BYTES[self.device.type]), self._product(name, shape, True)
+        size, usual = self._limit_bytes(CLEARED_BYTES[self.device.type]), self._product(name, shape, True)
         return Operation(
             dict(usual.measured, cleared_bytes=size),
-            lambda: self._proven(name, lambda: mamf_product(self.device, name, m, n, k, size)),
+            lambda: self._prepare_in_precision(name, lambda: mamf_product(self.device, name, m, n, k, size)),
             usual.probe,
         )
 
-    def _proven(self, name: str, make: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
-        """What starts a product, where products run in that precision."""
+    def _prepare_in_precision(self, name: str, make: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
+        """The function that starts a product. Raises RuntimeError if products do not run in that precision."""
         if name in PROVEN:
             precisions.set_switches(name)
             executed = precisions.prove(self.device, name)["executed"]
@@ -125,17 +127,17 @@ class RoofsWorkload(MeasureWorkload):
         return make()
 
     def _copy(self, way: str, size: int, pinned: bool) -> Operation:
-        size = self._fitting(size)
+        size = self._limit_bytes(size)
         measured = {"operation": way, "bytes": size}
         if way != "copy":
             measured["pinned"] = pinned
-        return Operation(measured, functools.partial(self._copying, way, size, pinned))
+        return Operation(measured, functools.partial(self._prepare_copy, way, size, pinned))
 
-    def _fitting(self, size: int) -> int:
+    def _limit_bytes(self, size: int) -> int:
         """The bytes of a copy, or of the largest all-reduce, which are fewer where memory is small."""
         return min(size, self.most) // 4 * 4
 
-    def _copying(self, way: str, size: int, pinned: bool) -> Callable[[], Any]:
+    def _prepare_copy(self, way: str, size: int, pinned: bool) -> Callable[[], Any]:
         if way != "copy" and self.device.type == "cpu":
             raise RuntimeError("a processor has no memory apart from the host's")
         numbers = torch.randn(size // 4, device=self.device)
@@ -148,9 +150,9 @@ class RoofsWorkload(MeasureWorkload):
         return lambda: host.copy_(numbers, non_blocking=pinned)
 
     def _all_reduce(self, size: int) -> Operation:
-        return Operation({"operation": ALL_REDUCE, "bytes": size}, functools.partial(self._reducing, size))
+        return Operation({"operation": ALL_REDUCE, "bytes": size}, functools.partial(self._prepare_all_reduce, size))
 
-    def _reducing(self, size: int) -> Callable[[], Any]:
+    def _prepare_all_reduce(self, size: int) -> Callable[[], Any]:
         if self.context.world == 1:
             raise RuntimeError("needs at least two ranks")
         if size > self.most:

@@ -45,7 +45,7 @@ def _uninitialised(weight: torch.Tensor) -> torch.Tensor:
 
 
 def config_arguments(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool) -> dict[str, Any]:
-    """What `TransformerConfig` takes in every release."""
+    """The arguments of `TransformerConfig` in every release."""
     layout = context.layout
     return {
         "num_layers": shape.layers,
@@ -79,7 +79,7 @@ def config_arguments(context: Context, shape: Shape, dtype: torch.dtype, of_2023
 
 
 def model_arguments(context: Context, shape: Shape) -> dict[str, Any]:
-    """What `GPTModel` takes in every release, beside the configuration and the layers."""
+    """The arguments of `GPTModel` in every release, except the configuration and the layers."""
     layout, at = context.layout, context.layout.coordinates(context.rank)
     return {
         "vocab_size": shape.padded_vocabulary(layout.tp),
@@ -121,7 +121,7 @@ def _compiles(device: torch.device) -> bool:
     """Whether torch.compile works: it needs Triton, a C compiler, Python's headers and a folder to write to."""
     try:
         torch.compile(lambda tensor: tensor + 1)(torch.zeros(1, device=device))
-    except Exception:  # of many kinds, by what is missing
+    except Exception:  # each missing part raises another kind
         return False
     return True
 

@@ -1,5 +1,5 @@
-"""Where blocks of tokens begin in a sequence of documents: the one function of the extension of Megatron-Core's data
-sets that cases need. Megatron-Core 0.8 has the extension for another Python than 3.8."""
+"""Where blocks of tokens begin in a sequence of documents: the only function that cases need of the compiled
+extension of Megatron-Core's datasets, which its wheel 0.8 lacks for Python 3.8."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def build(
         documents: int32, the documents one after the other, each once for every epoch.
         length: tokens from the start of one block to that of the next.
         tokens: of an epoch.
-        drop_last: must be true: what is left at the end is no block.
-        further: tokens of a block that are also the first ones of the next.
+        drop_last: must be true: the rest at the end, shorter than a block, is dropped.
+        further: tokens at the end of a block that are also the first ones of the next.
     """
     assert drop_last
     starts = np.concatenate([[0], np.cumsum(np.asarray(sizes)[np.asarray(documents)], dtype=np.int64)])

@@ -35,7 +35,7 @@ _OPTIONS = {_NO_GLOO: False} if _NO_GLOO in inspect.signature(get_megatron_optim
 
 
 class Hyperparameters(NamedTuple):
-    """What decides the updates, from a manifest's `train` section."""
+    """The hyper-parameters of the updates, from a manifest's `train` section."""
 
     learning_rate: float
     min_learning_rate: float
@@ -157,7 +157,7 @@ class Trainer:
         return model(inputs, positions, None, labels=labels), _mean
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """What this rank needs to resume: tensors by name, and facts, which are the same on all ranks."""
+        """The state from which this rank resumes: tensors by name, and facts, which are the same on all ranks."""
         optimizer = self.only_optimizer
         scaler = training_state.scaler_of(optimizer)
         return training_state.tensors_of(self.module, optimizer), {
@@ -250,7 +250,7 @@ class CosineSchedule:
             group.update(lr=self.rate(self.samples), weight_decay=self.weight_decay * group["wd_mult"])
 
     def rate(self, samples: int) -> float:
-        """The rate after so many samples.
+        """The learning rate after `samples` samples.
 
         Source: Megatron-LM's optimizer_param_scheduler.py, `cosine`.
         """

@@ -1,4 +1,4 @@
-"""What a rank needs to resume training with Megatron-Core: the fp32 weights that it updates, and Adam's moments.
+"""The state from which a rank resumes training with Megatron-Core: the fp32 weights that it updates, Adam's moments.
 
 With the distributed optimizer, each data-parallel rank updates a part of the parameters of its stage. The parts of
 all ranks together are the model, so that weights in half precision are not saved: they follow from the fp32 ones.
