@@ -10,7 +10,8 @@ import msgspec
 
 from flagbench.accept.limits import limits_of
 from flagbench.accept.plan import AcceptancePlan
-from flagbench.machine.devices import this_machine
+from flagbench.machine.devices import Machine, this_machine
+from flagbench.machine.disturbance_limits import WHOLE_MEMORY
 from flagbench.machine.health import MachineHealth, look_at_health
 from flagbench.machine.look import look_at_machine
 from flagbench.manifests.model import Catalog
@@ -45,7 +46,7 @@ def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) 
             ],
             "drivers": look.drivers,
             "foreign": [*look.programs],
-            "partitions": look.partitions,
+            "partitions": [*look.partitions, *_slices(machine, catalog)],
             "capped": look.power_caps,
         },
         "planned": [part.case.name for part in plan.parts],
@@ -55,6 +56,19 @@ def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) 
         "limits": [msgspec.to_builtins(limit) for limit in limits],
         "health": _health_before(look.health),
     }
+
+
+def _slices(machine: Machine, catalog: Catalog) -> list[str]:
+    """Devices that show less memory than their model has, without being parts by their names, each as a sentence."""
+    sentences = []
+    for device in machine.devices:
+        for model in catalog.devices.values():
+            if device.partition or device.memory_gib is None or not model.has_name(device.name):
+                continue
+            if device.memory_gib < WHOLE_MEMORY * model.memory_gib:
+                shown = f"{device.memory_gib:.0f} of {model.memory_gib:g} GiB"
+                sentences.append(f"{device.uuid} shows {shown}")
+    return sentences
 
 
 def _health_before(health: MachineHealth | None) -> dict[str, Any] | None:

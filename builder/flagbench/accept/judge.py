@@ -10,6 +10,7 @@ import msgspec
 from flagbench.accept.check import AcceptanceCheck, Outcome, did_not_run
 from flagbench.accept.checks.devices import peer_checks, uuid_by_rank
 from flagbench.accept.checks.health import health_checks
+from flagbench.accept.checks.numbers import kind_of_metric
 from flagbench.accept.checks.preflight import preflight_checks
 from flagbench.accept.checks.run import (
     disturbance,
@@ -148,7 +149,7 @@ def conclude(
         outcome, reason = Outcome.INCONCLUSIVE, _reasons(undecided)
     elif not_held:
         outcome = Outcome.INCONCLUSIVE
-        reason = f"nothing says how fast it should be in {' and '.join(not_held)}: no row, no earlier run"
+        reason = _why_not_held(checks, not_held)
     else:
         outcome, reason = Outcome.PASS, _passed(checks)
     action = _action(outcome, failed, undecided, known, records)
@@ -167,13 +168,23 @@ def _reasons(checks: Sequence[AcceptanceCheck]) -> str:
     return text
 
 
-def _not_held(checks: Sequence[AcceptanceCheck], facts: Facts) -> list[str]:
+def _not_held(checks: Sequence[AcceptanceCheck], facts: Facts) -> list[Kind]:
     """The kinds of numbers, of those that a machine has to pass, that were compared with nothing."""
     needed: list[Kind] = ["product"]
     if facts.device_kind != "cpu":
         needed.append("memory")
     passed = {check.kind for check in checks if check.outcome is Outcome.PASS and check.reference is not None}
     return [kind for kind in needed if kind not in passed]
+
+
+def _why_not_held(checks: Sequence[AcceptanceCheck], kinds: Sequence[Kind]) -> str:
+    """`nothing says how fast it should be in product: ...`, with what could not be compared, and why."""
+    reasons = []
+    for check in checks:
+        if check.outcome is Outcome.NOT_KNOWN and kind_of_metric(check.name) in kinds:
+            reasons.append(f"{check.name}: {check.reason}")
+    why = "; ".join(reasons[:MOST_REASONS]) or "no row, no earlier run"
+    return f"nothing says how fast it should be in {' and '.join(kinds)}: {why}"
 
 
 def _passed(checks: Sequence[AcceptanceCheck]) -> str:
@@ -183,6 +194,7 @@ def _passed(checks: Sequence[AcceptanceCheck]) -> str:
     if not_known:
         text += f", {not_known} could not be made"
     references = {check.reference for check in checks if check.outcome is Outcome.PASS and check.reference}
+    references.discard("link")  # a link says nothing of the device
     if references == {"history"}:
         return f"{text}; as before; {HOW_FAST_UNKNOWN}"
     if references == {"peers"}:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flagbench.accept.case_choice import case_parts
-from flagbench.accept.checks.speed import HEAT_SECONDS
+from flagbench.accept.checks.speed import HEAT_MINUTES, HEAT_SECONDS, mamf_rows
 from flagbench.accept.part import START_SECONDS, Part
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
@@ -21,7 +21,6 @@ from flagbench.records.store import Store
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.target import Target, Via, choose_via, target_of
-from flagbench.verdict.conditions import DEVICE_MODEL
 from flagbench_core.evidence.roofs import MAMF
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.process_limits import usable_processors
@@ -31,8 +30,6 @@ RESERVE_SECONDS = 10.0
 """Kept of the time for ending a run whose ranks hang, and for the certificate."""
 ROOFS_SHARE, ROOFS_SECONDS = 0.25, 120
 """The share of the time in which the roofs measure, after the heat, and the most seconds: those of the manifest."""
-HEATED_FROM_MINUTES = 2.0
-"""With less time, products are measured without heating the devices, and are not held against MAMF's rows."""
 MOST_LAPS, LEAST_LAPS = 20, 3
 """Of a soak, each of a minute or more. Fewer show no drift."""
 
@@ -130,7 +127,7 @@ def _roofs_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: f
     heat = 0
     if stack.device_kind != "cpu":
         settings += _mamf_shapes(catalog)
-        if minutes >= HEATED_FROM_MINUTES:
+        if minutes >= HEAT_MINUTES:
             heat = HEAT_SECONDS
             settings.append(f"heat_seconds={heat}")
     seconds = max(4, min(ROOFS_SECONDS, int((60 * minutes - heat) * ROOFS_SHARE)))
@@ -159,12 +156,13 @@ def _roofs_target(catalog: Catalog, stack: Stack, count: int, via: Via, settings
 def _mamf_shapes(catalog: Catalog) -> list[str]:
     """The settings for the shapes of MAMF's rows of these devices, where they are of one model."""
     models = cards_here(this_machine(), catalog)
+    if len(models) != 1:
+        return []
     settings = []
-    for claim in catalog.claims.values():
-        name = claim.metrics[0].name
-        if len(models) == 1 and name.startswith(MAMF) and models[0].has_name(str(claim.conditions[DEVICE_MODEL])):
-            shape = "x".join(str(claim.run.set[size]) for size in "mnk")
-            settings.append(f"mamf_shape_{name.removeprefix(f'{MAMF}_')}={shape}")
+    for row in mamf_rows(catalog, models[0]):
+        precision = row.metrics[0].name.removeprefix(f"{MAMF}_")
+        shape = "x".join(str(row.run.set[size]) for size in "mnk")
+        settings.append(f"mamf_shape_{precision}={shape}")
     return settings
 
 
@@ -189,7 +187,7 @@ def _case_part(
         return shortest, None
     if name is not None:
         target = target_of(RunRequest(catalog.cases[name], stack, LocalOptions(gpus=count)), via, DockerOptions())
-        return Part(target, left, "asked for; how long it takes is not known"), None
+        return Part(target, max(0.0, left), "asked for; how long it takes is not known"), None
     if shortest is not None:
         takes = f"the shortest takes about {shortest.seconds:.0f} s after the roofs"
         return None, f"no case fits into --minutes {minutes:g}; {takes}"

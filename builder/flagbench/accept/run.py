@@ -80,7 +80,7 @@ def run_plan(
 
 def _can_start(plan: AcceptancePlan, found: Accepted) -> bool:
     """Whether every part can be started; if not, all parts are among the facts, with what mends each."""
-    parts = []
+    parts, can_start = [], True
     for part in plan.parts:
         facts = _part_facts(part)
         facts["reason"] = "not begun, as another run cannot start"
@@ -90,11 +90,11 @@ def _can_start(plan: AcceptancePlan, found: Accepted) -> bool:
             if error.code is ExitCode.ENGINE:  # nothing is known of the machine
                 raise
             facts.update(reason=error.message, remedy=error.remedy or "")
+            can_start = False
         parts.append(facts)
-    if not any(facts["remedy"] for facts in parts):
-        return True
-    found.facts["parts"] += parts
-    return False
+    if not can_start:
+        found.facts["parts"] += parts
+    return can_start
 
 
 def _fails(found: Accepted, catalog: Catalog) -> bool:

@@ -100,7 +100,8 @@ class NvidiaSmiReader:
         links = parse_links(run_tool([tool, "nvlink", "--status"]).stdout)
         devices = parse(text, names, links, round(began, 3))
         if not devices:
-            raise ToolError("%s lists no device: %s" % (TOOL, text.strip().partition("\n")[0]))
+            words = text.strip().partition("\n")[0] or "it prints nothing"
+            raise ToolError("%s lists no device: %s" % (TOOL, words))
         return devices
 
     def read(self, device: DeviceHealth) -> DeviceHealth:

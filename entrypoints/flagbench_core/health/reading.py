@@ -109,6 +109,11 @@ class DeviceHealth:
         """Whether the device answered, so that its fields count."""
         return self.unanswered is None
 
+    @property
+    def has_values(self) -> bool:
+        """Whether anything was read of the device, beside what identifies it."""
+        return self.answered and any(getattr(self, name) is not None for name in READ)
+
 
 FIELDS = tuple(item.name for item in fields(DeviceHealth) if item.name != "refusals")
 IDENTITY = ("index", "uuid", "name", "pci_address", "unanswered", "time", "seconds")

@@ -155,7 +155,10 @@ def _slow_before(
 
 
 def _confined(record: Record, ranks: Sequence[int]) -> bool:
-    """Whether a slow rank may use fewer processors than another one: then it is slow by its place, not by chance."""
+    """Whether a slow rank of a processor may use fewer processors than another one: then it is slow by its place, not
+    by chance."""
+    if record.stack != "cpu":
+        return False
     allowed = {rank.rank: rank.processors for rank in record.ranks if rank.processors}
     most = max(allowed.values(), default=0)
     return any(allowed.get(rank, math.inf) < most for rank in ranks)

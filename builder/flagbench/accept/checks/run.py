@@ -34,6 +34,9 @@ def ran(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
     if record.laps:
         laps = "lap" if len(record.laps) == 1 else "laps"
         measured = f"{part.state}, {len(record.laps)} {laps}"
+    ranks: tuple[int, ...] = ()
+    if outcome is Outcome.FAIL and _world(record) == 1:
+        ranks = (0,)
     return AcceptanceCheck(
         name="ran",
         part=case.name,
@@ -43,6 +46,7 @@ def ran(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
         limit="it ends well, and its record follows from its evidence",
         reason=brief(reason, 300),
         remedy=_remedy(record),
+        ranks=ranks,
     )
 
 
@@ -51,6 +55,10 @@ def _remedy(record: Record) -> str:
     if record.status.exit_code != ExitCode.WRONG_HARDWARE:
         return ""
     return record.status.remedy or ""
+
+
+def _world(record: Record) -> int:
+    return record.system.nodes * record.system.devices_per_node
 
 
 def _ended(part: RunPart, record: Record, case: Case) -> tuple[Outcome, str]:
@@ -84,7 +92,7 @@ def _details(checks: list[Check]) -> str:
 
 def same_bits(record: Record) -> AcceptanceCheck:
     """Whether each device computes the same bits as before and as the others."""
-    world = record.system.nodes * record.system.devices_per_node
+    world = _world(record)
     wrong = []
     for result in record.results:
         for rank in dict.fromkeys((*result.changed, *result.apart)):
@@ -115,7 +123,7 @@ def quota(record: Record) -> AcceptanceCheck | None:
     """Whether a control group allows a processor for each rank; None without one."""
     if record.telemetry is None or record.telemetry.cpu.quota is None:
         return None
-    world, allowed = record.system.nodes * record.system.devices_per_node, record.telemetry.cpu.quota
+    world, allowed = _world(record), record.telemetry.cpu.quota
     outcome, reason, remedy = Outcome.PASS, "", ""
     if allowed < world:
         outcome, reason = Outcome.FAIL, "the control group allows fewer processors than there are ranks"

@@ -14,6 +14,7 @@ from flagbench.accept.checks.numbers import UNITS, HeldNumber, by_value, kind_of
 from flagbench.accept.document import SpreadOfRuns
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import rows_beside
+from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.limits import AcceptanceLimit, Kind, Reference
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim
@@ -30,12 +31,14 @@ from flagbench_core.evidence.roofs import MAMF, MAMF_PUBLISHED
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.health.reading import DeviceHealth
 
-HEAT_SECONDS = 30
-"""Of products, before those of MAMF's rows are measured: mamf-finder.py's own warm-up."""
+HEAT_SECONDS, HEAT_MINUTES = 30, 2.0
+"""Of products, before those of MAMF's rows are measured: mamf-finder.py's own warm-up. And the `--minutes` from which
+on there is time for it."""
 LAYERS = "transformer"
 """The condition that says whose layers ran."""
 TUNERS = ("PYTORCH_TUNABLEOP_ENABLED",)
-"""Variables in the environment of a row that make its products those of a search over libraries' kernels."""
+"""Variables in the environment of a row that make its products those of a search over libraries' kernels, unless they
+are 0."""
 HELD_TO_HISTORY = (
     *("matmul_fp32", "matmul_tf32", "matmul_bf16", "matmul_bf16_best", "matmul_fp8_best"),
     *("mamf_published_bf16", "mamf_published_fp8"),
@@ -132,26 +135,33 @@ def _memory_checks(held: Held) -> Iterator[AcceptanceCheck]:
 
 def _product_checks(held: Held) -> Iterator[AcceptanceCheck]:
     """Products beside MAMF's rows of this device in their own shapes; where there is none, beside the dense peak."""
-    claims = _mamf_claims(held)
-    for claim in claims:
-        yield _mamf_check(held, claim)
-    device = held.subject.device
-    if claims or device is None:
+    device, limit = held.subject.device, _limit(held, "product", "datasheet")
+    rows: list[Claim] = []
+    peaks: Mapping[str, float] = {}
+    if device is not None:
+        rows, peaks = mamf_rows(held.catalog, device), device.flops
+    for row in rows:
+        yield _mamf_check(held, row)
+    if rows or limit is None:
         return
-    limit = _limit(held, "product", "datasheet")
+    held_to_peak = False
     for precision in ("bf16", "fp8"):
-        metric, peak = held.record.metric(f"matmul_{precision}_best"), device.flops.get(precision)
-        if metric is not None and peak and limit is not None:
+        metric, peak = held.record.metric(f"matmul_{precision}_best"), peaks.get(precision)
+        if metric is not None and peak:
             yield held.number(metric, "its dense peak", peak / UNITS[metric.unit], limit)
+            held_to_peak = True
+    if not held_to_peak:
+        reason = "no published row is of this device, and no datasheet states the peak of a product that was measured"
+        yield not_known("matmul_bf16_best", held.case.name, "its dense peak", reason)
 
 
-def _mamf_claims(held: Held) -> list[Claim]:
-    model = held.record.conditions.get(DEVICE_MODEL)
-    claims = []
-    for claim in held.catalog.claims.values():
-        if claim.metrics[0].name.startswith(MAMF) and claim.conditions[DEVICE_MODEL] == model:
-            claims.append(claim)
-    return claims
+def mamf_rows(catalog: Catalog, device: DeviceModel) -> list[Claim]:
+    """MAMF's rows of a device model, one a precision, each of one shape."""
+    rows = []
+    for claim in catalog.claims.values():
+        if claim.metrics[0].name.startswith(MAMF) and claim.device_id == device.id:
+            rows.append(claim)
+    return rows
 
 
 def _mamf_check(held: Held, claim: Claim) -> AcceptanceCheck:
@@ -166,10 +176,14 @@ def _mamf_check(held: Held, claim: Claim) -> AcceptanceCheck:
     if shape != claim.conditions["shape"]:
         return not_known(name, held.case.name, against, f"it was measured in the shape {shape}")
     if (measurement.heated_seconds or 0.0) < HEAT_SECONDS:
-        reason = f"no {HEAT_SECONDS} s of products before it, for which --minutes 2 is needed"
+        reason = f"no {HEAT_SECONDS} s of products before it, for which --minutes {HEAT_MINUTES:g} is needed"
         return not_known(name, held.case.name, against, reason)
-    tuned = any(variable in claim.environment for variable in TUNERS)
-    return held.number(metric, against, published.value, limit, other_software=tuned)
+    return held.number(metric, against, published.value, limit, other_software=is_tuned(claim))
+
+
+def is_tuned(row: Claim) -> bool:
+    """Whether the environment of a row turns a tuner on."""
+    return any(row.environment.get(variable, 0) not in (0, "0") for variable in TUNERS)
 
 
 def _measurement(record: Record, name: str) -> Measurement | None:
@@ -232,7 +246,9 @@ def _claim_checks(held: Held) -> Iterator[AcceptanceCheck]:
         gate = case.held_to(claim.metrics).gate
         if claim.conditions.get(DEVICE_MODEL) != record.conditions.get(DEVICE_MODEL):
             continue
-        if "pageable" in gate or gate.startswith(MAMF):  # depends on the host's pages; held in its own shape
+        if gate.startswith(MAMF):  # held in its own shape
+            continue
+        if kind_of_metric(gate) == "host-link":  # depends on the host of the row
             continue
         for result in verify_claim([record], claim, case, terms=held.terms).metrics:
             if result.comparable and result.ratio is not None and result.name == gate:

@@ -178,6 +178,20 @@ def test_what_is_not_decided_is_run_again(change: Callable[[Raw, Raw], Any]) -> 
     assert found["action"]["minutes"] >= 1
 
 
+def test_a_run_without_its_device_is_one_reason() -> None:
+    found, checks = concluded(lambda facts, raw: refused(facts, raw) or raw["results"].clear())
+    assert (list(checks), found["action"]["do"]) == (["ran"], "fix")
+
+
+def test_a_device_that_computes_wrongly_alone_is_named() -> None:
+    def change(facts: Raw, raw: Raw) -> None:
+        ran_in("fp32/wrong")(facts, raw)
+        raw["system"]["devices_per_node"] = 1
+
+    found, _ = concluded(change)
+    assert (found["action"]["do"], found["action"]["ranks"]) == ("drain", [0])
+
+
 def test_what_is_run_again_is_said_with_the_option_to_type() -> None:
     found, _ = concluded(lambda facts, raw: facts["parts"][0].update(record_id=None, state="not run"))
     assert found["reason"].startswith("roofs: ")

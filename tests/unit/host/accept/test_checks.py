@@ -13,10 +13,11 @@ from msgspec.structs import replace as changed
 
 from catalogs import CATALOG
 from flagbench.accept.certificate import junit_of
-from flagbench.accept.check import AcceptanceCheck, Outcome
+from flagbench.accept.check import AcceptanceCheck, Outcome, not_known
 from flagbench.accept.checks.devices import peer_checks
 from flagbench.accept.checks.numbers import HeldNumber, kind_of_metric, limit_for, number_check
 from flagbench.accept.checks.soak import soak_checks
+from flagbench.accept.checks.speed import is_tuned, mamf_rows
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
 from flagbench.records.model import Lap, Metric, Record
@@ -105,6 +106,15 @@ def test_the_slowest_device_is_named_by_kind(share: float, outcome: Outcome, ran
     assert (checks["memory alike"].outcome, checks["host-link alike"].outcome) == (Outcome.PASS, Outcome.PASS)
 
 
+@pytest.mark.parametrize(("stack", "outcome"), [("cuda13", Outcome.INCONCLUSIVE), ("cpu", Outcome.FAIL)])
+def test_a_rank_with_fewer_processors_is_slow_by_its_place_on_a_processor(stack: str, outcome: Outcome) -> None:
+    record = with_devices([1.0, 1.0, 0.8, 1.0])
+    ranks = [changed(rank, processors=1 if rank.rank == 2 else 2) for rank in record.ranks]
+    pinned = changed(record, stack=stack, ranks=tuple(ranks))
+    checks = {check.name: check for check in peer_checks(pinned, [], LIMITS, "another process")}
+    assert checks["product alike"].outcome is outcome
+
+
 def test_a_device_that_was_slow_before_is_said_to_be() -> None:
     now, earlier = with_devices([1.0, 1.0, 0.93, 1.0]), with_devices([0.93, 1.0, 1.0, 1.0], "CBAD")
     reasons = []
@@ -148,6 +158,30 @@ def test_two_laps_show_no_drift() -> None:
 )
 def test_a_metric_is_of_a_kind(metric: str, kind: str) -> None:
     assert kind_of_metric(metric) == kind
+
+
+def test_a_link_says_nothing_of_how_fast_a_device_should_be() -> None:
+    memory = changed(decided((0.95, 1.0), "memory-sound"), reference="history")
+    product, link = changed(memory, kind="product"), changed(memory, kind="host-link", reference="link")
+    assert "as before" in conclude([memory, product, link], facts(None), {})["reason"]
+
+
+def test_what_could_not_be_compared_is_named() -> None:
+    memory, reason = decided((0.95, 1.0), "memory-sound"), "no 30 s of products before it"
+    unheated = not_known("mamf_published_bf16", "roofs", "a row", reason)
+    concluded = conclude([memory, unheated], facts(None), {})
+    assert (concluded["outcome"], reason in concluded["reason"]) == ("INCONCLUSIVE", True)
+
+
+def test_the_rows_of_a_model_are_those_of_each_of_its_names() -> None:
+    (row,) = mamf_rows(CATALOG, CATALOG.devices["mi300x"])
+    assert CATALOG.devices["mi300x"].has_name("AMD Instinct MI300X OAM")
+    assert row.id == "roofs/mi300x-1x1-mamf-bf16"
+
+
+@pytest.mark.parametrize(("row", "tuned"), [("mi300x", True), ("mi355x", False), ("h100", False)])
+def test_a_row_of_a_tuner_is_of_other_software(row: str, tuned: bool) -> None:
+    assert is_tuned(CATALOG.claims[f"roofs/{row}-1x1-mamf-bf16"]) is tuned
 
 
 def facts(health: dict[str, Any] | None) -> dict[str, Any]:
@@ -200,6 +234,12 @@ def test_each_comparison_of_a_number_is_a_test_in_junit() -> None:
     document["checks"] = to_builtins([decided((0.96, 0.99), limit) for limit in ("memory-sound", "memory-history")])
     names = [test.get("name") for test in ElementTree.fromstring(junit_of(document)).iter("testcase")]
     assert names == ["roofs: memory_bandwidth against sound", "roofs: memory_bandwidth against history"]
+
+
+def test_devices_of_which_nothing_was_read_are_not_called_healthy() -> None:
+    silent = {"devices": [{"index": rank, "uuid": f"GPU-{rank}", "unanswered": "no tool"} for rank in range(2)]}
+    checks = checks_of(facts({"before": silent, "after": silent}), {}, CATALOG)
+    assert [check.outcome for check in checks if check.part == "health"] == [Outcome.NOT_KNOWN]
 
 
 def test_what_is_not_known_is_skipped_in_junit() -> None:

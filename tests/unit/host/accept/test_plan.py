@@ -157,6 +157,17 @@ def test_what_is_known_before_a_run(
     assert (facts["driver_floor"], len(facts["machine"]["partitions"])) == (floor, 1)
 
 
+@pytest.mark.parametrize(("memory_mib", "slices"), [(81559, 0), (20480, 1)])
+def test_a_device_that_shows_a_part_of_its_memory_is_a_slice(
+    planned: Callable[..., AcceptancePlan], memory_mib: int, slices: int
+) -> None:
+    asked = {"minutes": 2, "gpus": None, "case": None, "price_per_hour": None}
+    facts = facts_before(planned((H100[0], memory_mib), 1, 2), asked, CATALOG)
+    assert [words for words in facts["machine"]["partitions"] if "shows" in words] == slices * [
+        "GPU-1 shows 20 of 80 GiB"
+    ]
+
+
 def test_a_named_case_is_run(planned: Callable[..., AcceptancePlan]) -> None:
     plan = planned(H100, 1, 1, "glm")
     assert [part.case.name for part in plan.parts] == ["roofs", "glm"]
