@@ -20,7 +20,6 @@ from flagbench.accept.limits import limits_of
 from flagbench.accept.run import Accepted
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.limits import AcceptanceLimit
 from flagbench.manifests.model import Catalog
 from flagbench.records.bundle_archive import BundleError
 from flagbench.records.bundle_documents import (
@@ -184,14 +183,17 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
     first, second = (json.loads(to_json(each), parse_float=_nine_digits) for each in (stated, again))
     notes: list[str] = []
     ours = stated["flagbench"] == this_flagbench()
+    other_limits = _differing_limits(document, catalog)
     if ours:
         differing = unlike(first, second)
         problems += changed
-        if document.facts.limits != _limits_of(document, catalog):
-            problems.append("its limits are not those of this flagbench")
+        if other_limits:
+            problems.append(f"its limits are not those of this flagbench: {other_limits}")
     else:
         differing, notes = _compare_versions(first, second)
         notes += changed
+        if other_limits and document.facts.limits:
+            notes.append(f"it has other limits than this flagbench: {other_limits}")
     if stated["outcome"] != again["outcome"]:
         outcomes = f"its outcome is {stated['outcome']}, but its records give {again['outcome']}: {again['reason']}"
         if ours or stated["outcome"] == Outcome.PASS.value or not _follows_from_checks(document):
@@ -209,9 +211,13 @@ def _follows_from_checks(document: Certificate) -> bool:
     return (document.outcome is Outcome.FAIL) is fails
 
 
-def _limits_of(document: Certificate, catalog: Catalog) -> tuple[AcceptanceLimit, ...]:
+def _differing_limits(document: Certificate, catalog: Catalog) -> str:
+    """The ids of the limits in which a certificate and this flagbench differ; empty where they are the same."""
     names = [device.name for device in document.facts.machine.devices]
-    return limits_of(catalog, names, processor=document.facts.device_kind == "cpu")
+    limits = limits_of(catalog, names, processor=document.facts.device_kind == "cpu")
+    stated = document.facts.limits
+    ids = {limit.id for limit in (*stated, *limits) if limit not in stated or limit not in limits}
+    return ", ".join(sorted(ids))
 
 
 def contradictions(document: Certificate, records: Mapping[str, Record], catalog: Catalog) -> Iterator[str]:

@@ -10,6 +10,8 @@ from typing import Any
 from flagbench.accept.case_choice import case_parts
 from flagbench.accept.checks.speed import HEAT_MINUTES, HEAT_SECONDS, mamf_rows
 from flagbench.accept.part import START_SECONDS, Part
+from flagbench.console.output import print_note
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
 from flagbench.machine.catalog import cards_here, stack_of_vendor, stacks_here
@@ -195,20 +197,20 @@ def _case_part(
 
 
 def _stack_here(machine: Machine, catalog: Catalog) -> Stack:
-    """The stack for this machine's devices, or for those of their vendor where its tool fails.
+    """The stack for this machine's devices, or for those of their vendor where its tool fails; for a processor where
+    there are none, whether or not a vendor's tool is installed.
 
-    Raises FlagbenchError (usage) where none is, and where a tool fails on a machine without its vendor's devices.
+    Raises FlagbenchError (usage) where no stack is for the devices.
     """
     roofs = catalog.cases[ROOFS]
-    if machine.problem:
-        why = machine.problem
-        stack = stack_of_vendor(machine.vendor, catalog, roofs) if machine.vendor else None
+    stack: Stack | None
+    if machine.problem and machine.vendor:
+        stack = stack_of_vendor(machine.vendor, catalog, roofs)
     else:
-        why = f"no stack is for {machine.described}"
         stack = next(iter(stacks_here(machine, catalog, roofs)), None)
     if stack is None:
-        remedy = "name a stack: --case distilbert:cpu or --case distilbert:cuda13"
-        if machine.remedy:
-            remedy = f"{machine.remedy}; or {remedy}"
-        raise FlagbenchError(why, remedy=remedy)
+        why = machine.problem or f"no stack is for {machine.described}"
+        raise FlagbenchError(why, remedy="name a stack: --case distilbert:cpu or --case distilbert:cuda13")
+    if machine.problem and not machine.vendor:
+        print_note(f"flagbench: {brief(machine.problem)}; no device is in sysfs, so this is a processor")
     return stack

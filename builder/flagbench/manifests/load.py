@@ -73,7 +73,7 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     elif claims:
         published = _read_folder(folder, "claims", ClaimsManifest)
     workloads = _read_folder(folder, CATALOGUE, CatalogueCases, "cases")
-    limits = read_manifest(folder / LIMITS_FILE, f"{folder.name}/{LIMITS_FILE}", LimitsManifest)
+    limits = _read_limits(folder)
     check(cases, devices, stacks, published, workloads, limits)
     problems: list[Problem] = []
     for doc in (*cases, *devices, *stacks, *published, *workloads, limits):
@@ -125,6 +125,14 @@ def _build_catalog(
         claims=_Unread() if published is None else claims,
         limits={limit.id: limit for limit in msgspec.convert(limits, tuple[AcceptanceLimit, ...])},
     )
+
+
+def _read_limits(folder: Path) -> Document:
+    """The limits of a folder of manifests; flagbench's own where it has none."""
+    path = folder / LIMITS_FILE
+    if not path.exists():
+        path = shipped_manifests() / LIMITS_FILE
+    return read_manifest(path, f"{path.parent.name}/{LIMITS_FILE}", LimitsManifest)
 
 
 def _read_folder(root: Path, name: str, model: type, stem: str | None = None) -> list[Document]:

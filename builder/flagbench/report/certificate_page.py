@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,9 +26,12 @@ def action_text(certificate: Mapping[str, Any]) -> str:
         return f"Run it again with --minutes {action['minutes']:g}."
     if action["do"] == "fix":
         return f"Fix this first, then accept the machine again: {_remedies_text(action['remedies'])}."
-    named = ", ".join(map(str, action["ranks"]))
-    devices = f": {', '.join(action['devices'])}" if action["devices"] else ""
-    return f"Drain this machine; the evidence is against rank {named}{devices}." if named else "Drain this machine."
+    if not action["ranks"]:
+        return "Drain this machine."
+    evidence = f"the evidence is against rank {', '.join(map(str, action['ranks']))}"
+    if action["devices"]:
+        evidence += f": {', '.join(action['devices'])}"
+    return f"Drain this machine; {evidence}."
 
 
 def _remedies_text(remedies: Sequence[str]) -> str:
@@ -43,7 +45,7 @@ def machine_text(certificate: Mapping[str, Any]) -> str:
     """`8 x NVIDIA H100 80GB HBM3, driver 580.95.05, node-17`."""
     facts = certificate["facts"]
     machine = facts["machine"]
-    names = sorted({each["name"] for each in machine["devices"]})
+    names = sorted({device["name"] for device in machine["devices"]})
     what = f"{facts['gpus']} x {' and '.join(names)}"
     if facts["device_kind"] == "cpu":
         what = f"{facts['gpus']} ranks on a processor"
@@ -57,16 +59,29 @@ def machine_text(certificate: Mapping[str, Any]) -> str:
 
 def compared_text(certificate: Mapping[str, Any]) -> str:
     """What it was compared with, and its slowest device."""
-    held = [each["against"].partition(" of ")[2] for each in certificate["checks"] if each["ratio"] is not None]
-    kinds = Counter(re.sub(r"^(claim|catalogue) .*", r"\1", text) for text in held)
-    names = {"claim": "published rows", "catalogue": "rows of the catalogue"}
-    parts = [f"{names.get(kind, kind)} ({count} number{'s' * (count > 1)})" for kind, count in kinds.items()]
-    shares = [(each["share"], each["rank"]) for each in certificate["devices"] if each["share"] is not None]
-    slowest = ""
-    if shares:
-        parts.append("the other devices")
-        slowest = " Slowest device: rank {1}, {0:.1%} of the others.".format(*min(shares))
-    return f"Compared with {_enumeration(parts)}.{slowest}"
+    counts = Counter(_reference_text(check) for check in certificate["checks"] if check["ratio"] is not None)
+    parts = []
+    for reference, count in counts.items():
+        numbers = "1 number"
+        if count > 1:
+            numbers = f"{count} numbers"
+        parts.append(f"{reference} ({numbers})")
+    devices = _slowest_first(certificate)
+    if not devices:
+        return f"Compared with {_enumeration(parts)}."
+    parts.append("the other devices")
+    slowest = f"Slowest device: rank {devices[0]['rank']}, {devices[0]['share']:.1%} of the others."
+    return f"Compared with {_enumeration(parts)}. {slowest}"
+
+
+def _reference_text(check: Mapping[str, Any]) -> str:
+    """What a number was compared with; rows are not named."""
+    reference: str = check["against"].partition(" of ")[2]
+    if reference.startswith("claim "):
+        return "published rows"
+    if reference.startswith("catalogue "):
+        return "rows of the catalogue"
+    return reference
 
 
 def _enumeration(parts: Sequence[str]) -> str:
@@ -78,15 +93,25 @@ def _enumeration(parts: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
+def _slowest_first(certificate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The devices that were compared with others."""
+    devices = [device for device in certificate["devices"] if device["share"] is not None]
+    return sorted(devices, key=lambda device: (device["share"], device["rank"]))
+
+
 def certificate_blocks(certificate: Mapping[str, Any]) -> list[Block]:
     """What `flagbench accept` prints."""
-    took = [f"{part}: {rate}, {text}" for part, rate, text in _efficiency(certificate) if text]
+    outcome = certificate["outcome"]
+    costs = []
+    for part, rate, cost in _efficiency(certificate):
+        if cost:
+            costs.append(f"{part}: {rate}, {cost}")
     return [
-        Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), STYLES[certificate["outcome"]]),
+        Lines((f"{outcome}: {machine_text(certificate)}",), STYLES[outcome]),
         Lines((action_text(certificate), _why(certificate), compared_text(certificate))),
         _check_table(certificate["checks"]),
         _reasons(certificate["checks"]),
-        Lines(tuple(took)),
+        Lines(tuple(costs)),
     ]
 
 
@@ -98,23 +123,19 @@ def _why(certificate: Mapping[str, Any]) -> str:
     return f"Why: {reason}."
 
 
-def _efficiency(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+def _efficiency(certificate: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Of each run: its case, its rate, and what it took."""
-    for each in certificate["efficiency"]:
-        found = Efficiency(**each)
-        yield found.part, f"{number_text(found.per_second)} {found.unit}/s", found.text()
+    for values in certificate["efficiency"]:
+        efficiency = Efficiency(**values)
+        yield efficiency.part, f"{number_text(efficiency.per_second)} {efficiency.unit}/s", efficiency.text()
 
 
 def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
     """The checks, those that did not pass first."""
-    rows = [
-        (
-            *(each[name] for name in ("outcome", "part", "name")),
-            _ratio(each["ratio"]),
-            *(each[name] for name in ("measured", "against", "limit")),
-        )
-        for each in _worst_first(checks)
-    ]
+    rows = []
+    for check in _worst_first(checks):
+        about = (check["outcome"], check["part"], check["name"])
+        rows.append((*about, _ratio(check["ratio"]), check["measured"], check["against"], check["limit"]))
     columns = ("OUTCOME", "RUN", "CHECK", "RATIO", "MEASURED", "AGAINST", "LIMIT")
     return Table(columns, rows, styles=STYLES, below=("LIMIT", "AGAINST", "MEASURED", "RUN"))
 
@@ -135,36 +156,16 @@ def _worst_first(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 def render(certificate: Mapping[str, Any]) -> bytes:
     """The page. Deterministic, as all pages of a report are."""
-    facts = certificate["facts"]
-    price = facts["asked"]["price_per_hour"]
-    cost = "" if price is None else f", cost {certificate['cost']:.2f} at {price:g} per hour"
-    when = f"{certificate['created_at']}, {certificate['seconds']:.0f} s{cost}."
-    lead = f"{_why(certificate)} {compared_text(certificate)} {when}"
-    numbers = [
-        (each["part"], each["name"], f"{number_text(each['value'])} {each['unit']}", each["scope"])
-        for each in certificate["numbers"]
-    ]
-    # A certificate of an earlier version does not have them.
-    slowest = [msgspec.convert(each.get("slowest_device"), SlowestDevice | None) for each in certificate["numbers"]]
-    author = certificate["flagbench"]
-    devices = [(f"device {each['index']}", f"{each['name']} {each['uuid']}") for each in facts["machine"]["devices"]]
-    software = [
-        *devices,
-        *certificate["software"].items(),
-        ("stack", facts["stack"]),
-        ("flagbench", f"{author['version']}{' at ' + author['commit'] if author['commit'] else ''}"),
-    ]
-    runs = [(each["target"], each["state"], each["why"], each["record_id"] or "") for each in facts["parts"]]
     sections: Sections = {
         "Checks": [_check_table(certificate["checks"]), _reasons(certificate["checks"])],
         "Energy and price": [Table(("RUN", "RATE", "ENERGY, PRICE"), list(_efficiency(certificate)))],
-        "Numbers": [with_slowest(Table(("RUN", "METRIC", "VALUE", "OF"), numbers), slowest, "SLOWEST DEVICE", 3)],
-        "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],
-        "Devices and software": [Table(("NAME", "WHICH"), [(name, str(value)) for name, value in software])],
+        "Numbers": [_numbers_table(certificate["numbers"])],
+        "Runs": [_run_table(certificate["facts"]["parts"])],
+        "Devices and software": [_software_table(certificate)],
     }
     text = page(
         machine_text(certificate),
-        lead,
+        f"{_why(certificate)} {compared_text(certificate)} {_when(certificate)}",
         certificate_charts(certificate),
         sections,
         verdict=certificate["outcome"],
@@ -174,45 +175,112 @@ def render(certificate: Mapping[str, Any]) -> bytes:
     return text.encode()
 
 
+def _when(certificate: Mapping[str, Any]) -> str:
+    """`2026-01-01T00:00:00Z, 312 s, cost 2.08 at 24 per hour.`"""
+    took = f"{certificate['created_at']}, {certificate['seconds']:.0f} s"
+    price = certificate["facts"]["asked"]["price_per_hour"]
+    if price is None:
+        return f"{took}."
+    return f"{took}, cost {certificate['cost']:.2f} at {price:g} per hour."
+
+
+def _numbers_table(numbers: Sequence[Mapping[str, Any]]) -> Table:
+    rows, slowest = [], []
+    for number in numbers:
+        value = f"{number_text(number['value'])} {number['unit']}"
+        rows.append((number["part"], number["name"], value, number["scope"]))
+        # A certificate of an earlier version does not have it.
+        slowest.append(msgspec.convert(number.get("slowest_device"), SlowestDevice | None))
+    return with_slowest(Table(("RUN", "METRIC", "VALUE", "OF"), rows), slowest, "SLOWEST DEVICE", 3)
+
+
+def _run_table(parts: Sequence[Mapping[str, Any]]) -> Table:
+    rows = []
+    for part in parts:
+        rows.append((part["target"], part["state"], part["why"], part["record_id"] or ""))
+    return Table(("RUN", "ENDED", "WHY", "RECORD"), rows)
+
+
+def _software_table(certificate: Mapping[str, Any]) -> Table:
+    facts, author = certificate["facts"], certificate["flagbench"]
+    rows = []
+    for device in facts["machine"]["devices"]:
+        rows.append((f"device {device['index']}", f"{device['name']} {device['uuid']}"))
+    for name, version in certificate["software"].items():
+        rows.append((name, str(version)))
+    rows.append(("stack", facts["stack"]))
+    version = author["version"]
+    if author["commit"]:
+        version = f"{version} at {author['commit']}"
+    rows.append(("flagbench", version))
+    return Table(("NAME", "WHICH"), rows)
+
+
 def certificate_charts(certificate: Mapping[str, Any]) -> list[Chart]:
     """The speed of each device beside the others, and the ratio of each number to what it is compared with."""
-    return [chart for chart in (_devices_chart(certificate), _numbers_chart(certificate)) if chart is not None]
+    charts = (_devices_chart(certificate), _numbers_chart(certificate))
+    return [chart for chart in charts if chart is not None]
 
 
 def _devices_chart(certificate: Mapping[str, Any]) -> Chart | None:
     """None for a device alone."""
-    failed = {rank for each in certificate["checks"] if each["outcome"] == "FAIL" for rank in each["ranks"]}
+    failed: set[int] = set()
+    for check in certificate["checks"]:
+        if check["outcome"] == "FAIL":
+            failed |= set(check["ranks"])
     rows, cells = [], []
-    devices = (each for each in certificate["devices"] if each["share"] is not None)
-    for each in sorted(devices, key=lambda each: each["share"]):
-        name, share = f"rank {each['rank']}, {each['uuid'] or each['name']}", f"{each['share']:.1%}"
-        rows.append(ChartRow(name, each["share"], share, None, TONES["FAIL" if each["rank"] in failed else "PASS"]))
+    for device in _slowest_first(certificate):
+        name, share = f"rank {device['rank']}, {device['uuid'] or device['name']}", f"{device['share']:.1%}"
+        tone = TONES["PASS"]
+        if device["rank"] in failed:
+            tone = TONES["FAIL"]
+        rows.append(ChartRow(name, device["share"], share, None, tone))
         cells.append((name, share))
-    told = "1 is the median of the other devices. The slowest device is first, by the median of all measurements."
-    title, label = "Speed of each device", "speed relative to the other devices"
     return row_chart(
-        "devices", title, told, rows, Table(("device", "speed"), cells), label=label, target=1.0, shown=[0.95, 1.0]
+        "devices",
+        "Speed of each device",
+        "1 is the median of the other devices. The slowest device is first, by the median of all measurements.",
+        rows,
+        Table(("device", "speed"), cells),
+        label="speed relative to the other devices",
+        target=1.0,
+        shown=[0.95, 1.0],
     )
 
 
 def _numbers_chart(certificate: Mapping[str, Any]) -> Chart | None:
-    found = [each for each in certificate["checks"] if each["ratio"] is not None]
-    rows = []
-    for check in found:
-        compared = check["against"].partition(" of ")[2].removeprefix("claim ")
-        rows.append(ratio_row(f"{check['name']}, {compared}", Ratio(**check["ratio"]), check["outcome"]))
-    cells = [(each["name"], each["against"], _ratio(each["ratio"]), each["limit"], each["outcome"]) for each in found]
+    """None where no number was compared with anything."""
+    rows, cells, floors = [], [], set()
+    for check in certificate["checks"]:
+        if check["ratio"] is None:
+            continue
+        reference = check["against"].partition(" of ")[2].removeprefix("claim ")
+        rows.append(ratio_row(f"{check['name']}, {reference}", Ratio(**check["ratio"]), check["outcome"]))
+        cells.append((check["name"], check["against"], _ratio(check["ratio"]), check["limit"], check["outcome"]))
+        floors.add(check["floor"])
     line = "a 95 % interval, or from the slowest to the fastest fifth of a run that was not steady"
-    told = f"1 is what each number is compared with. It passes where its whole line, {line}, is above its limit"
-    floors = {each["floor"] for each in found}
+    description = (
+        f"1 is what each number is compared with. It passes where its whole line, {line}, is above its limit"
+    )
     band = None
     if len(floors) == 1:
-        band = (min(floors), 1.0)
-        told += f", {min(floors):.0%}, where the shaded band begins"
-    table = Table(("number", "against", "ratio", "limit", "outcome"), cells)
-    title, label = "Numbers and what they are compared with", "ratio to what it is compared with"
-    return row_chart("numbers", title, f"{told}.", rows, table, label=label, band=band, target=1.0, shown=[1.0])
+        (floor,) = floors
+        band = (floor, 1.0)
+        description += f", {floor:.0%}, where the shaded band begins"
+    return row_chart(
+        "numbers",
+        "Numbers and what they are compared with",
+        f"{description}.",
+        rows,
+        Table(("number", "against", "ratio", "limit", "outcome"), cells),
+        label="ratio to what it is compared with",
+        band=band,
+        target=1.0,
+        shown=[1.0],
+    )
 
 
 def _ratio(ratio: Mapping[str, Any] | None) -> str:
-    return "" if ratio is None else str(Ratio(**ratio))
+    if ratio is None:
+        return ""
+    return str(Ratio(**ratio))

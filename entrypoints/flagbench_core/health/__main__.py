@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, Dict, List, Optional, Protocol, Sequence
 
 from flagbench_core.health.amd_smi import AmdSmiReader
-from flagbench_core.health.mx_smi import MxSmiReader
 from flagbench_core.health.nvidia_smi import NvidiaSmiReader
 from flagbench_core.health.nvml import NvmlError, NvmlReader
 from flagbench_core.health.reading import DeviceHealth, choose_devices
@@ -37,9 +36,8 @@ class _Reader(Protocol):
 _READERS: Dict[str, Sequence[Any]] = {
     "nvml": (NvmlReader, NvidiaSmiReader),
     "amd-smi": (AmdSmiReader,),
-    "mx-smi": (MxSmiReader,),
 }
-"""By the name of a stack's monitor; the first that opens counts."""
+"""By the name of a stack's monitor; the first that opens counts. How mx-smi prints health is not known."""
 
 
 def main(argv: Sequence[str]) -> None:

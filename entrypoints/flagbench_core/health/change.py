@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, Tuple
 
-from flagbench_core.health.reading import COUNTERS, READ, STATES, DeviceHealth
+from flagbench_core.health.reading import COUNTERS, STATES, DeviceHealth
 
 _LIFETIME = {"ecc_corrected": "ecc_corrected_aggregate", "ecc_uncorrected": "ecc_uncorrected_aggregate"}
 """Which counter goes on where the first was reset, as by loading the driver again."""
@@ -19,8 +19,6 @@ class HealthChange:
     """By how much each counter rose. Absent: one that was not read twice, or that was reset in between."""
     states: Dict[str, Any]
     """Each state as last read: in the second reading, else in the first."""
-    refused: Tuple[str, ...]
-    """Fields that were known before and are not known after."""
     nvlinks_lost: Tuple[int, ...]
     """Links that were up before and are not up after."""
 
@@ -39,14 +37,10 @@ def health_change(before: DeviceHealth, after: DeviceHealth) -> HealthChange:
             last = getattr(before, name)
         if last is not None:
             states[name] = last
-    refused = []
-    for name in READ:
-        if getattr(before, name) is not None and getattr(after, name) is None:
-            refused.append(name)
     lost: Tuple[int, ...] = ()
     if before.nvlinks_up is not None and after.nvlinks_up is not None:
         lost = tuple(link for link in before.nvlinks_up if link not in after.nvlinks_up)
-    return HealthChange(rises, states, tuple(refused), lost)
+    return HealthChange(rises, states, lost)
 
 
 def _rise(before: DeviceHealth, after: DeviceHealth, name: str) -> Any:

@@ -87,6 +87,7 @@ class _XidRule(NamedTuple):
 _FAIL, _FIX = HealthOutcome.FAIL, HealthOutcome.FIX
 _INCONCLUSIVE, _LINE = HealthOutcome.INCONCLUSIVE, HealthOutcome.LINE
 
+_RESET_CODES = (46, 62, 109, 110, 136, 143, 155, 156, 158)
 _XIDS: Dict[int, _XidRule] = {
     48: _XidRule(_FAIL, "uncorrectable memory error", _REPLACE),
     64: _XidRule(_FAIL, "a row of memory could not be replaced", _REPLACE),
@@ -99,9 +100,7 @@ _XIDS: Dict[int, _XidRule] = {
     74: _XidRule(_INCONCLUSIVE, "NVLink error, of which the other end may be the cause", _LOOK),
     63: _XidRule(_INCONCLUSIVE, "a row of memory was marked for replacement", _RESET_AGAIN),
     92: _XidRule(_INCONCLUSIVE, "many corrected memory errors", _LOOK),
-    **{code: _XidRule(_INCONCLUSIVE, "its driver asks for a reset", _RESET_AGAIN) for code in (46, 62, 109, 110)},
-    **{code: _XidRule(_INCONCLUSIVE, "its driver asks for a reset", _RESET_AGAIN) for code in (136, 143, 155, 156)},
-    158: _XidRule(_INCONCLUSIVE, "its driver asks for a reset", _RESET_AGAIN),
+    **{code: _XidRule(_INCONCLUSIVE, "its driver asks for a reset", _RESET_AGAIN) for code in _RESET_CODES},
     **{code: _XidRule(_INCONCLUSIVE, "NVLink error", _LOOK) for code in (144, 145, 146, 147, 148, 149, 150)},
     154: _XidRule(_LINE, "the recovery action changed", None),
     **{code: _XidRule(_LINE, "error of a program", None) for code in (13, 31, 43, 45, 68)},

@@ -60,12 +60,6 @@ class XidLog:
         return values
 
 
-def xid_log(values: Dict[str, Any]) -> XidLog:
-    """What `XidLog.to_dict` gave."""
-    xids = tuple(Xid(**{name: entry[name] for name in Xid.__annotations__}) for entry in values.get("xids", ()))
-    return XidLog(xids, values.get("last"), values.get("refusal"))
-
-
 def read_xids(after: Optional[int] = None, path: str = KMSG) -> XidLog:
     """The Xid lines after the record with the sequence number `after` (None: all that the kernel still has).
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -20,6 +22,7 @@ from flagbench.accept.checks.soak import soak_checks
 from flagbench.accept.checks.speed import is_tuned, mamf_rows
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
+from flagbench.manifests.load import load_catalog
 from flagbench.records.model import Lap, Metric, Record
 from flagbench.records.read import read_record
 from flagbench.verdict.recompute import recompute
@@ -45,6 +48,11 @@ def test_the_file_of_a_device_overrides_limits_by_id() -> None:
 def test_devices_of_two_models_have_the_limits_of_any() -> None:
     mixed = limits_of(CATALOG, [H100, "NVIDIA H200"], processor=False)
     assert {limit.value for limit in mixed} == {None}
+
+
+def test_manifests_without_limits_have_those_of_flagbench(tmp_path: Path) -> None:
+    shutil.copytree(CATALOG.root, tmp_path / "manifests", ignore=shutil.ignore_patterns("limits.yaml"))
+    assert load_catalog(tmp_path / "manifests", claims=False).limits == CATALOG.limits
 
 
 @pytest.mark.parametrize(
