@@ -22,7 +22,7 @@ class MachineFacts:
     states: tuple[DeviceState, ...]
     """Of the devices that a run would use."""
     programs: tuple[str, ...]
-    """The first programs on the devices that are visible: `python (pid 4711)`."""
+    """The first programs on the devices that a run would use: `python (pid 4711)`."""
     processors: int
     """That this process may use."""
     load: float
@@ -67,11 +67,14 @@ def look_at_machine(gpus: int | None = None, *, health: bool = False) -> Machine
     device_health = None
     if health:
         device_health = look_at_health(accelerators, gpus)
+    states = usage.devices[:gpus]
+    uuids = {state.uuid for state in states}
+    programs = [name for uuid, name in usage.processes if uuid in uuids]
     processors = len(os.sched_getaffinity(0))
     return MachineFacts(
         accelerators=accelerators,
-        states=usage.devices[:gpus],
-        programs=tuple(name for _, name in usage.processes[:MOST_PROGRAMS]),
+        states=states,
+        programs=tuple(programs[:MOST_PROGRAMS]),
         processors=processors,
         load=os.getloadavg()[0] / processors,
         health=device_health,

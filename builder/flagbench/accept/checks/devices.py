@@ -78,6 +78,9 @@ def peer_checks(
         reason = "nothing was measured on all devices"
         yield not_known("devices alike", record.case, "the other devices", reason)
         return
+    if len({device.name for device in record.system.devices}) > 1:
+        yield not_known("devices alike", record.case, "the other devices", "they are of several models")
+        return
     for kind in KINDS:
         limit, compared = limit_for(limits, kind, "peers"), peer_shares(record.measurements, kind)
         if limit is not None and compared is not None:

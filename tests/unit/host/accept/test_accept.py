@@ -337,6 +337,21 @@ def test_a_certificate_follows_from_its_records(tmp_path: Path) -> None:
         assert not certificate.check(files, CATALOG).problems
 
 
+@pytest.mark.parametrize(("version", "contradicts"), [(None, True), ("0.1.9", False)])
+def test_another_version_may_have_passed_what_nothing_is_compared_with(
+    version: str | None, contradicts: bool, tmp_path: Path
+) -> None:
+    found = accepted(lambda facts, raw: facts.update(limits=facts["limits"][1:2]))
+    document = certificate.certificate_of(found, CATALOG, 50.0, MEASURED["created_at"])
+    assert document["outcome"] == "INCONCLUSIVE"
+    document["outcome"] = "PASS"
+    if version is not None:
+        document["flagbench"] = {"version": version, "commit": None}
+    write_bundle(tmp_path / "bundle.tar.gz", certificate.files_of(document, found.records, {}))
+    with unpacked(tmp_path / "bundle.tar.gz") as files:
+        assert bool(certificate.check(files, CATALOG).problems) is contradicts
+
+
 @pytest.mark.parametrize("name", [certificate.CERTIFICATE, certificate.PAGE, certificate.JUNIT])
 def test_one_changed_digit_is_refused(name: str, tmp_path: Path) -> None:
     def change(files: dict[str, Any]) -> None:

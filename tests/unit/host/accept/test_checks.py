@@ -123,6 +123,14 @@ def test_a_rank_with_fewer_processors_is_slow_by_its_place_on_a_processor(stack:
     assert checks["product alike"].outcome is outcome
 
 
+def test_devices_of_several_models_are_not_compared() -> None:
+    record = with_devices([1.0, 0.5])
+    (device,) = record.system.devices
+    system = changed(record.system, devices=(device, changed(device, index=1, name="NVIDIA H200")))
+    checks = [*peer_checks(changed(record, system=system), [], LIMITS, "")]
+    assert [check.outcome for check in checks] == [Outcome.NOT_KNOWN]
+
+
 def test_a_device_that_was_slow_before_is_said_to_be() -> None:
     now, earlier = with_devices([1.0, 1.0, 0.93, 1.0]), with_devices([0.93, 1.0, 1.0, 1.0], "CBAD")
     reasons = []

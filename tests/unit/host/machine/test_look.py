@@ -17,13 +17,17 @@ STATES = (
 
 def test_a_look_keeps_what_a_run_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = tuple(LocalDevice("NVIDIA A100-SXM4-40GB", 40.0, f"GPU-{index}") for index in range(2))
-    programs = tuple(("GPU-0", f"python (pid {number})") for number in range(9))
+    programs = (("GPU-1", "other (pid 1)"), *(("GPU-0", f"python (pid {number})") for number in range(9)))
     monkeypatch.setattr(look, "this_machine", lambda: Machine(devices, 2))
     monkeypatch.setattr(look, "usage_now", lambda: Usage(STATES, programs))
     both, first = look_at_machine(), look_at_machine(gpus=1)
     assert (both.drivers, len(both.power_caps), len(both.partitions)) == (["535.54"], 1, 1)
     assert (len(first.power_caps), first.partitions) == (1, [])
-    assert len(both.programs) == MOST_PROGRAMS
+    assert (len(both.programs), both.programs[0], first.programs[0]) == (
+        MOST_PROGRAMS,
+        "other (pid 1)",
+        "python (pid 0)",
+    )
     assert both.processors >= 1
     assert both.load >= 0
 
