@@ -143,7 +143,7 @@ class ExplainedRun:
         limit = self.accelerator.limits.sm_clock_mhz if self.accelerator is not None else None
         shares = []
         for device in self.devices:
-            clock, highest = _clock(device), device.sm_clock_max_mhz
+            clock, highest = _mean_clock(device), device.sm_clock_max_mhz
             if not highest and limit is not None:
                 highest = limit.value
             if not clock or not highest:
@@ -232,10 +232,12 @@ class Cost(NamedTuple):
 def data_wait(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Waiting for the next batch; a device that still computes meanwhile loses nothing."""
     rank = max(run.numbers, key=lambda number: run.column("data_wait", number))
-    wait = run.column("data_wait", rank)
-    step = run.core if run.counts == CORE else run.loop
-    lost = min(wait, step - run.column("device", rank))
-    return Cost(lost, f"rank {rank} waited {_ms(wait)} of {_ms(run.step_time(rank))} per step for its next batch")
+    wait, step = run.column("data_wait", rank), run.step_time(rank)
+    counted = run.core if run.counts == CORE else run.loop
+    lost = min(wait, counted - run.column("device", rank))
+    return Cost(
+        lost, f"rank {rank} waited {_milliseconds(wait)} of {_milliseconds(step)} per step for its next batch"
+    )
 
 
 def evaluation(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
@@ -255,7 +257,9 @@ def between_steps(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     rank = max(run.numbers, key=run.step_time)
     step = run.step_time(rank)
     lost = step - run.column("device", rank) - run.column("data_wait", rank)
-    return Cost(lost, f"rank {rank} spent {_ms(lost)} of {_ms(step)} outside of its device's step")
+    return Cost(
+        lost, f"rank {rank} spent {_milliseconds(lost)} of {_milliseconds(step)} outside of its device's step"
+    )
 
 
 def stall(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
@@ -282,22 +286,22 @@ def straggler(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     layout = run.record.layout
     waits = _collective_waits(run)
     if layout is None or layout.tp * layout.pp > 1 or len(waits) < 2:
-        return _late_device(run)
+        return _find_late_device(run)
     number = min(run.numbers, key=waits.__getitem__)
     loading = [run.column("data_wait", rank) for rank in run.numbers]
-    late = max(0.0, _behind(waits, number) - max(0.0, -_behind(loading, number)))
+    late = max(0.0, _lag(waits, number) - max(0.0, -_lag(loading, number)))
     rank = run.ranks[number]
     place = f"node {rank.node}, host {rank.host}, device {rank.local_rank}"
     if rank.uuid:
         place += f", {rank.uuid}"
-    clause = f"rank {number} ({place}) was {_ms(late)} later per step than the others"
+    clause = f"rank {number} ({place}) was {_milliseconds(late)} later per step than the others"
     if run.waited:
-        more = -_behind(run.waited, number)
+        more = -_lag(run.waited, number)
         if more > 0.05:
             clause += f"; it waited for a processor in {more:.0%} more of its time"
     device = rank.local_rank
     if rank.node == 0 and device is not None and 1 < len(run.slowed) > device:
-        more = -_behind(run.slowed, device)
+        more = -_lag(run.slowed, device)
         if more > 0.02:
             clause += f"; its device's clock was {more:.0%} below the others'"
     return Cost(late, clause)
@@ -315,26 +319,28 @@ def _collective_waits(run: ExplainedRun) -> list[float]:
     return waits
 
 
-def _late_device(run: ExplainedRun) -> Cost | None:
+def _find_late_device(run: ExplainedRun) -> Cost | None:
     """The device of node 0 with the lowest clock, if it is alone with that."""
     if len(run.slowed) < 2:
         return None
     device = max(range(len(run.slowed)), key=run.slowed.__getitem__)
-    more = -_behind(run.slowed, device)
+    more = -_lag(run.slowed, device)
     return Cost(more * run.core, f"device {device}{run.where} had a clock {more:.0%} below the others'")
 
 
-def _behind(values: Sequence[float], index: int) -> float:
+def _lag(values: Sequence[float], index: int) -> float:
     """How much a value is below the median of all others."""
     return median([value for number, value in enumerate(values) if number != index]) - values[index]
 
 
 def quota(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """The limit of processors that the run's control group has."""
-    if not _limited(run):
+    if not _wait_for_limit(run):
         return None
     clause = f"its control group may use {run.cpu.quota:g} processors{run.where}"
-    return _waited(run, _limited(run), f"{clause} and had used them up in {run.cpu.throttled:.0%} of its periods")
+    return _wait_cost(
+        run, _wait_for_limit(run), f"{clause} and had used them up in {run.cpu.throttled:.0%} of its periods"
+    )
 
 
 def tenants(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
@@ -342,31 +348,31 @@ def tenants(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     others = others_on_processors(run.cpu)
     if not others:
         return None
-    return _waited(run, _unlimited(run), f"{', '.join(others)}{run.where}")
+    return _wait_cost(run, _wait_for_others(run), f"{', '.join(others)}{run.where}")
 
 
 def crowded(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """More ranks and threads than processors."""
     if others_on_processors(run.cpu):
         return None
-    processors = _usable(run) or run.record.system.cpu.logical or 1
+    processors = _usable_processors(run) or run.record.system.cpu.logical or 1
     clause = f"the run had {run.threads} ranks and threads on {processors} processors{run.where}"
-    return _waited(run, _unlimited(run), clause)
+    return _wait_cost(run, _wait_for_others(run), clause)
 
 
-def _limited(run: ExplainedRun) -> float:
+def _wait_for_limit(run: ExplainedRun) -> float:
     """The share of its time that every rank waited because of the limit of processors."""
     if not run.waited or run.cpu.quota is None or not run.cpu.throttled:
         return 0.0
     return min(*run.waited, run.cpu.throttled * max(0.0, 1 - run.cpu.quota / run.threads))
 
 
-def _unlimited(run: ExplainedRun) -> float:
+def _wait_for_others(run: ExplainedRun) -> float:
     """The share of its time that every rank waited for a processor beyond that."""
-    return min(run.waited, default=0.0) - _limited(run)
+    return min(run.waited, default=0.0) - _wait_for_limit(run)
 
 
-def _waited(run: ExplainedRun, share: float, clause: str) -> Cost | None:
+def _wait_cost(run: ExplainedRun, share: float, clause: str) -> Cost | None:
     """What waiting for processors cost; what one rank waited beyond all others is a straggler's."""
     if not run.waited:
         return None
@@ -399,9 +405,9 @@ def power(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
         if is_capped(limit, default):
             clauses.append(f"limit {limit:g} W, the device's own is {default:g} W")
     if "power" in reason:
-        return _clocks(run, "; ".join(clauses))
+        return _clock_cost(run, "; ".join(clauses))
     if clauses and not reason and not run.slowed:  # without clocks, a limit below the device's own is all there is
-        return _clocks(run, "; ".join(clauses))
+        return _clock_cost(run, "; ".join(clauses))
     return None
 
 
@@ -411,7 +417,7 @@ def throttling(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     if not reason or "power" in reason:
         return None
     hottest = max((device.temperature_max_c or 0.0 for device in run.devices), default=0.0)
-    return _clocks(run, f"{reason} for {seconds:.0f} s, up to {hottest:.0f} degrees Celsius")
+    return _clock_cost(run, f"{reason} for {seconds:.0f} s, up to {hottest:.0f} degrees Celsius")
 
 
 def clocks(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
@@ -419,20 +425,20 @@ def clocks(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     reason, _ = run.throttled
     if reason or not run.slowed:
         return None
-    return _clocks(run, "no reason but a setting was reported")
+    return _clock_cost(run, "no reason but a setting was reported")
 
 
-def _clocks(run: ExplainedRun, reason: str) -> Cost:
+def _clock_cost(run: ExplainedRun, reason: str) -> Cost:
     """What lower clocks cost that all devices have; a device that has even lower ones is a straggler."""
     if not run.slowed:
         return Cost(None, f"{reason}, at clocks not known")
     share = min(run.slowed)
-    clock = max(_clock(device) or 0.0 for device in run.devices)
+    clock = max(_mean_clock(device) or 0.0 for device in run.devices)
     clause = f"every device{run.where} was clocked at least {share:.0%} below its highest, {clock:.0f} MHz at most"
     return Cost(share * run.core, f"{clause}: {reason}")
 
 
-def _clock(device: DeviceTelemetry) -> float | None:
+def _mean_clock(device: DeviceTelemetry) -> float | None:
     """The mean clock of a device while it was not idle, MHz; of all samples in a record that does not say."""
     return device.sm_clock_busy_mhz or device.sm_clock_mean_mhz
 
@@ -482,9 +488,9 @@ def steady(runs: Sequence[ExplainedRun]) -> bool:
 
 def pinned(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Fewer processors than the baseline may use, or than the machine has."""
-    usable = _usable(run)
+    usable = _usable_processors(run)
     if other_side.runs:
-        counts = [_usable(baseline) for baseline in other_side.runs]
+        counts = [_usable_processors(baseline) for baseline in other_side.runs]
         available, source = min((count for count in counts if count), default=None), "the baseline"
     else:
         available, source = run.record.system.cpu.logical, "the machine"
@@ -493,7 +499,7 @@ def pinned(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     return Cost(None, f"the run could use {usable} processors{run.where}, {source} {available}")
 
 
-def _usable(run: ExplainedRun) -> int | None:
+def _usable_processors(run: ExplainedRun) -> int | None:
     return run.record.system.cpu.usable
 
 
@@ -501,12 +507,12 @@ def kernels(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """A kernel of the framework where a faster one exists, or another one than the baseline's."""
     clauses = []
     if other_side.runs:
-        of_baseline = _kernels(other_side.runs[0])
-        for name, kernel in _kernels(run).items():
+        of_baseline = _name_kernels(other_side.runs[0])
+        for name, kernel in _name_kernels(run).items():
             if name in of_baseline and kernel != of_baseline[name]:
                 clauses.append(f"{name} ran as {kernel}, the baseline's as {of_baseline[name]}")
     elif run.accelerator is not None:
-        for name, kernel in _kernels(run).items():
+        for name, kernel in _name_kernels(run).items():
             if kernel in _SLOW_KERNELS[name]:
                 clauses.append(f"{name} ran as {kernel}, not as a fused kernel")
     if not clauses:
@@ -514,7 +520,7 @@ def kernels(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     return Cost(None, "; ".join(clauses))
 
 
-def _kernels(run: ExplainedRun) -> dict[str, str]:
+def _name_kernels(run: ExplainedRun) -> dict[str, str]:
     """The kernels that the record names, by what they compute."""
     names: dict[str, object] = {name: run.record.conditions.get(name) for name in _KERNELS_IN_CONDITIONS}
     if run.record.quality is not None:
@@ -535,7 +541,7 @@ def device_tenants(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     return Cost(None, f"{', '.join(others)}{run.where}")
 
 
-def _ms(seconds: float) -> str:
+def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 

@@ -99,9 +99,9 @@ def _explain(
     records: Sequence[Record], result: VerifyResult, case: Case, baseline: Sequence[Record], claims: Sequence[Claim]
 ) -> Explanation:
     """As `explain`. Raises EvidenceError, and ArithmeticError for numbers that no run has."""
-    target = _target(result)
-    counts = _what_counts(target, records)
-    runs = _open_runs(records, case, counts)
+    target = _choose_target(result)
+    counts = _choose_time(target, records)
+    runs = _open_all(records, case, counts)
     if not runs:
         if case.kind == MEASURE:
             return Explanation(reason="roofs have no steps; `flagbench report RECORD` shows them against the peaks")
@@ -113,7 +113,7 @@ def _explain(
         ratio = target.ratio.value
     if ratio is None:  # the baseline's work is of another kind, and its times per step say nothing of this run's
         baseline = ()
-    baseline_runs = _open_some(baseline, case, counts)
+    baseline_runs = _open_with_evidence(baseline, case, counts)
     if not baseline_runs:
         baseline = ()
     both_steady = steady(runs) and (not baseline_runs or steady(baseline_runs))
@@ -126,29 +126,29 @@ def _explain(
         gap=_gap(ratio),
         causes=tuple(causes),
         unexplained=attribution.unexplained,
-        reason=_reason(result, target, _gap(ratio)),
+        reason=_shares_note(result, target, _gap(ratio)),
         machine=judge_machine(records, case, baseline, claims),
     )
 
 
-def _what_counts(target: MetricResult | None, records: Sequence[Record]) -> str:
+def _choose_time(target: MetricResult | None, records: Sequence[Record]) -> str:
     """What the explained rate counts; without one, the most that all records measured."""
     if target is not None:
-        return _counts(target.held_by)
+        return _counted_time(target.held_by)
     if all(record.metric("p_whole") for record in records):
         return WHOLE
     return LOOP
 
 
-def _open_runs(records: Sequence[Record], case: Case, counts: str) -> list[ExplainedRun]:
+def _open_all(records: Sequence[Record], case: Case, counts: str) -> list[ExplainedRun]:
     """The records as runs; empty if one of them has no evidence of a window."""
-    runs = _open_some(records, case, counts)
+    runs = _open_with_evidence(records, case, counts)
     if len(runs) < len(records):
         return []
     return runs
 
 
-def _open_some(records: Sequence[Record], case: Case, counts: str) -> list[ExplainedRun]:
+def _open_with_evidence(records: Sequence[Record], case: Case, counts: str) -> list[ExplainedRun]:
     """The records that have evidence of a window, as runs."""
     runs = []
     for record in records:
@@ -193,25 +193,25 @@ def _attribute(
     unmeasured: list[tuple[Kind, str]] = []
     # In the order of CAUSES: what is measured directly comes first, and takes its part.
     for kind in CAUSES:
-        costs = _find(kind, runs, comparison)
+        costs = _find_costs(kind, runs, comparison)
         if any(cost.seconds is None for _, cost in costs):
             unmeasured.append((kind, costs[0][1].clause))
             continue
         expected = published.get(kind.name, 0.0)
         if comparison.runs:
-            expected = _share(_find(kind, comparison.runs, comparison), len(comparison.runs))
-        share = min(remaining, _share(costs, len(runs)) - expected * (ratio or 0.0))
+            expected = _mean_share(_find_costs(kind, comparison.runs, comparison), len(comparison.runs))
+        share = min(remaining, _mean_share(costs, len(runs)) - expected * (ratio or 0.0))
         if share < LEAST:
             continue
         remaining -= share
         largest = max((cost for _, cost in costs), key=lambda cost: cost.seconds or 0.0)
-        causes.append(_cause(kind, share, _of_gap(share, gap), largest.clause))
+        causes.append(_describe_cause(kind, share, _of_gap(share, gap), largest.clause))
     unexplained = _of_gap(remaining, gap)
     if gap is not None and remaining < LEAST:
         return _Attribution(causes, unexplained)
     most = remaining if gap is not None else None
     for kind, clause in unmeasured:
-        causes.append(_cause(kind, most, unexplained, clause, at_most=True))
+        causes.append(_describe_cause(kind, most, unexplained, clause, at_most=True))
     return _Attribution(causes, unexplained)
 
 
@@ -222,13 +222,15 @@ def _of_gap(share: float, gap: float | None) -> float | None:
     return share / gap
 
 
-def _cause(kind: Kind, time: float | None, gap: float | None, clause: str, *, at_most: bool = False) -> Cause:
+def _describe_cause(
+    kind: Kind, time: float | None, gap: float | None, clause: str, *, at_most: bool = False
+) -> Cause:
     return Cause(
         name=kind.name, title=kind.title, time=time, gap=gap, at_most=at_most, seen=clause, action=kind.action
     )
 
 
-def _find(kind: Kind, runs: Sequence[ExplainedRun], comparison: OtherSide) -> list[tuple[ExplainedRun, Cost]]:
+def _find_costs(kind: Kind, runs: Sequence[ExplainedRun], comparison: OtherSide) -> list[tuple[ExplainedRun, Cost]]:
     """The runs in which a cause was at work, each with what it cost."""
     costs = []
     for run in runs:
@@ -238,12 +240,12 @@ def _find(kind: Kind, runs: Sequence[ExplainedRun], comparison: OtherSide) -> li
     return costs
 
 
-def _share(costs: Sequence[tuple[ExplainedRun, Cost]], runs: int) -> float:
+def _mean_share(costs: Sequence[tuple[ExplainedRun, Cost]], runs: int) -> float:
     """The share of the time that a cause cost, the mean over all runs."""
     return math.fsum(max(0.0, cost.seconds or 0.0) / run.time for run, cost in costs) / runs
 
 
-def _reason(result: VerifyResult, target: MetricResult | None, gap: float | None) -> str | None:
+def _shares_note(result: VerifyResult, target: MetricResult | None, gap: float | None) -> str | None:
     if result.verdict is Verdict.INVALID:
         return f"{result.outcome}, so there is no gap; shares are of the run's own time, if its evidence is true"
     if target is None:
@@ -254,7 +256,7 @@ def _reason(result: VerifyResult, target: MetricResult | None, gap: float | None
     return None
 
 
-def _target(result: VerifyResult) -> MetricResult | None:
+def _choose_target(result: VerifyResult) -> MetricResult | None:
     """The rate to explain: of the slow ones, that which counts most of the time, else the gate or another rate."""
     # Eight devices say nothing of one's time.
     per_device = any(condition.name == "devices" and condition.forbids for condition in result.differing)
@@ -270,7 +272,7 @@ def _target(result: VerifyResult) -> MetricResult | None:
             slow.append(metric)
     if slow:
         order = (WHOLE, LOOP, CORE)
-        return min(slow, key=lambda metric: order.index(_counts(metric.held_by)))
+        return min(slow, key=lambda metric: order.index(_counted_time(metric.held_by)))
     for metric in rates:
         if result.gate in (metric.name, metric.held_by):
             return metric
@@ -279,7 +281,7 @@ def _target(result: VerifyResult) -> MetricResult | None:
     return None
 
 
-def _counts(name: str) -> str:
+def _counted_time(name: str) -> str:
     """What a rate counts, by its name."""
     if "whole" in name:
         return WHOLE
@@ -295,7 +297,7 @@ def _costs_of_row(result: VerifyResult, counts: str) -> Mapping[str, float]:
     rates: dict[str, float] = {}
     for metric in result.metrics:
         if metric.held_by.startswith(_RATES) and metric.expected.value > 0 and "per_device" not in metric.name:
-            rates.setdefault(_counts(metric.name), metric.expected.value)
+            rates.setdefault(_counted_time(metric.name), metric.expected.value)
     core, loop, whole = rates.get(CORE), rates.get(LOOP), rates.get(WHOLE)
     if loop is None:
         return {}

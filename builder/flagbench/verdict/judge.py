@@ -76,7 +76,7 @@ def judge(verification: Verification, findings: Findings, terms: Terms) -> Verif
         records=tuple(subject.record.record_id for subject in verification.subjects),
         metrics=judgement.metrics,
         conditions=verification.conditions,
-        anomalies=_anomalies(verification, judgement.metrics),
+        anomalies=_select_anomalies(verification, judgement.metrics),
         not_compared=tuple(dict.fromkeys(not_compared)),
         findings=(*judgement.findings, *qualifiers),
         ended=judgement.ended,
@@ -132,12 +132,12 @@ def _require_evidence(judgement: _Judgement, verification: Verification) -> _Jud
             continue
         if judgement.verdict is Verdict.NOT_COMPARABLE:
             reason = f"{reason}; it is not comparable either: {judgement.reason}"
-        metrics = tuple(_without_proof(metric) for metric in judgement.metrics)
+        metrics = tuple(_withdraw_verdict(metric) for metric in judgement.metrics)
         return judgement._replace(verdict=Verdict.INCONCLUSIVE, reason=reason, metrics=metrics)
     return judgement
 
 
-def _anomalies(verification: Verification, metrics: Sequence[MetricResult]) -> tuple[Anomaly, ...]:
+def _select_anomalies(verification: Verification, metrics: Sequence[MetricResult]) -> tuple[Anomaly, ...]:
     """The anomalies of a claim in the metrics and conditions that were compared."""
     if verification.claim is None or not metrics:
         return ()
@@ -162,7 +162,7 @@ def judge_reference(
         return result
     doubts, _ = findings.doubts[metric.name]
     measured = metric.measured or Estimate(0.0, 0)
-    text = f"{metric.held_by} {_with_runs(measured, metric.unit)}, cited row {_with_runs(metric.expected)}"
+    text = f"{metric.held_by} {_estimate_text(measured, metric.unit)}, cited row {_estimate_text(metric.expected)}"
     reason = "; ".join([f"{text}: ratio {metric.ratio}", *(doubt.message for doubt in doubts)])
     return replace(
         result,
@@ -188,7 +188,7 @@ def no_evidence(subject: Subject) -> str | None:
     )
 
 
-def _without_proof(metric: MetricResult) -> MetricResult:
+def _withdraw_verdict(metric: MetricResult) -> MetricResult:
     """A comparison of numbers that cannot be checked, which gives no verdict."""
     if metric.verdict in (None, Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return metric
@@ -239,7 +239,7 @@ def _judge_speed(compared: Compared, verification: Verification, terms: Terms) -
     """A comparable metric with its verdict, and the numbers behind it."""
     spec, metric, against = compared.spec, compared.result, verification.against
     name, measured = metric.held_by, metric.measured or Estimate(0.0, 0)
-    text = f"{name} {_with_runs(measured, metric.unit)}, {against.kind} {_with_runs(metric.expected)}"
+    text = f"{name} {_estimate_text(measured, metric.unit)}, {against.kind} {_estimate_text(metric.expected)}"
     if not is_speed(spec):
         text = f"{text}: {spec.name} is not a speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
         return replace(metric, reason=text)
@@ -272,16 +272,16 @@ def _judge_against_claim(
         reason = f"as it is looked at more than once, it has to hold at {terms.level:.2%}, where it is {strict}"
         return Verdict.INCONCLUSIVE, reason
     if ratio.ci95 is None:
-        reason = _why_no_interval(records, compared.runs) or "a value is not positive, so there is no interval"
+        reason = _no_interval_reason(records, compared.runs) or "a value is not positive, so there is no interval"
         return verdict, reason
-    more = _further_runs(ratio, compared, terms, apart=False)
+    more = _count_further_runs(ratio, compared, terms, apart=False)
     if more is not None:
-        return verdict, f"the interval crosses a limit; {_further(more)}"
-    more = _further_runs(ratio, compared, terms, apart=True)
-    return verdict, f"the interval crosses a limit; {_further(more, ', each in another session,')}"
+        return verdict, f"the interval crosses a limit; {_advice(more)}"
+    more = _count_further_runs(ratio, compared, terms, apart=True)
+    return verdict, f"the interval crosses a limit; {_advice(more, ', each in another session,')}"
 
 
-def _further_runs(ratio: Ratio, compared: Compared, terms: Terms, *, apart: bool) -> int | None:
+def _count_further_runs(ratio: Ratio, compared: Compared, terms: Terms, *, apart: bool) -> int | None:
     """How many more runs would decide an inconclusive ratio; `apart`: each in a session of its own."""
 
     def decided(low: float, high: float) -> bool:
@@ -302,35 +302,35 @@ def _judge_against_baseline(
     ratio: Ratio, compared: Compared, records: Sequence[Record], baseline: Sequence[Record], terms: Terms
 ) -> tuple[Ratio, Verdict, str]:
     """The ratio to a baseline, the verdict on it, and why it is inconclusive or what it was decided by."""
-    reason = _why_no_interval(records, compared.runs)
+    reason = _no_interval_reason(records, compared.runs)
     if reason is not None:
         return Ratio(ratio.value), Verdict.INCONCLUSIVE, reason
-    reason = _why_no_interval(baseline, compared.baseline)
+    reason = _no_interval_reason(baseline, compared.baseline)
     if reason is not None:
         return Ratio(ratio.value), Verdict.INCONCLUSIVE, f"the baseline: {reason}"
     assert ratio.ci95 is not None  # that of two sides has one
     outcome = side_outcome(ratio.ci95, terms.within)
     reason = _DECIDED_BY[outcome]
     if outcome is SideOutcome.INCONCLUSIVE:
-        reason = f"{reason}; {_further_on_each_side(compared, terms)}"
+        reason = f"{reason}; {_advice_for_both_sides(compared, terms)}"
     limits = f"{1 - terms.within:g} to {1 + terms.within:g} counts as the same"
     return ratio, Verdict[outcome.name], f"{limits}; {reason}"
 
 
-def _further_on_each_side(compared: Compared, terms: Terms) -> str:
+def _advice_for_both_sides(compared: Compared, terms: Terms) -> str:
     """How many more runs or sessions would decide, and whether runs in one session may."""
     further = further_each(compared.sides, within=terms.within, prior=terms.prior(compared.runs[0].name))
     if further is None:
-        advice = _further(None, " on each side")
+        advice = _advice(None, " on each side")
     else:
-        advice = _further(further.more, " on each side", further.unit)
+        advice = _advice(further.more, " on each side", further.unit)
     share_all_sessions = all(session.measured and session.baseline for session in compared.sides)
     if not share_all_sessions and (further is None or further.unit == "session"):
         advice = f"{advice}; runs of both sides in one session may"
     return advice
 
 
-def _why_no_interval(records: Sequence[Record], runs: Sequence[Metric]) -> str | None:
+def _no_interval_reason(records: Sequence[Record], runs: Sequence[Metric]) -> str | None:
     """Why the windows of the runs give no interval, None if they do."""
     places = without_interval(runs)
     if 2 * len(places) <= len(runs):
@@ -343,7 +343,7 @@ def _why_no_interval(records: Sequence[Record], runs: Sequence[Metric]) -> str |
     return f"{len(places)} of {len(runs)} runs have no interval ({records[places[0]].record_id}: {reason})"
 
 
-def _further(more: int | None, where: str = "", unit: str = "run") -> str:
+def _advice(more: int | None, where: str = "", unit: str = "run") -> str:
     if more is None:
         return f"{MOST_RUNS} runs{where} would probably not decide it"
     if more > 1:
@@ -351,7 +351,7 @@ def _further(more: int | None, where: str = "", unit: str = "run") -> str:
     return f"about {more} more {unit}{where} would decide"
 
 
-def _with_runs(estimate: Estimate, unit: str = "") -> str:
+def _estimate_text(estimate: Estimate, unit: str = "") -> str:
     """An estimate with its number of runs: a single run says least about how runs differ."""
     if estimate.runs == 0:
         return estimate.text()

@@ -76,7 +76,7 @@ def recompute(record: Record, case: Case) -> Subject:
     metrics = []
     for metric in record.metrics:
         if (metric.name, metric.scope) in derived_metrics:
-            metrics.append(_computed(metric, derived_metrics[metric.name, metric.scope]))
+            metrics.append(_replace_numbers(metric, derived_metrics[metric.name, metric.scope]))
     return Subject(
         replace(record, metrics=tuple(metrics)),
         case,
@@ -102,7 +102,7 @@ def _unmatched(record: Record, derived: Derived) -> Iterator[str]:
     for name, _ in sorted(recorded_metrics ^ _by_name_and_scope(derived).keys()):
         yield f"metric {name}"
     for section in ("timing", "window", "work", "flops"):
-        recorded_names, derived_names = _named(record.raw.get(section)), _named(getattr(derived, section))
+        recorded_names, derived_names = _field_names(record.raw.get(section)), _field_names(getattr(derived, section))
         names = sorted((recorded_names ^ derived_names) - _STATED_FLOPS)
         if not names:
             continue
@@ -118,7 +118,7 @@ def _checks_since(record: Record, case: Case) -> Iterator[str]:
         yield from (f"check {name}" for name in checks.missing(record, case))
 
 
-def _named(section: Mapping[str, Any] | None) -> set[str]:
+def _field_names(section: Mapping[str, Any] | None) -> set[str]:
     """The fields of a section that are not null."""
     if section is None:
         return set()
@@ -199,7 +199,7 @@ def _differing_fields(
             continue
         recorded, expected = _first_difference(recorded, expected, scale)
         field = where if name == "value" else f"{where}: {name}"
-        yield f"{field} is {_shown(recorded)}, and its evidence gives {_shown(expected)}"
+        yield f"{field} is {_number_text(recorded)}, and its evidence gives {_number_text(expected)}"
 
 
 def _agree(recorded: Any, expected: Any, scale: float) -> bool:
@@ -230,7 +230,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _shown(value: Any) -> str:
+def _number_text(value: Any) -> str:
     """A number with the digits that tell it from another within TOLERANCE."""
     if isinstance(value, float):
         return f"{value:.9g}"
@@ -238,10 +238,10 @@ def _shown(value: Any) -> str:
         return str(value)
     if len(value) > 2:
         return f"{len(value)} values"
-    return f"[{', '.join(_shown(element) for element in value)}]"
+    return f"[{', '.join(_number_text(element) for element in value)}]"
 
 
-def _computed(metric: Metric, derived: Mapping[str, Any]) -> Metric:
+def _replace_numbers(metric: Metric, derived: Mapping[str, Any]) -> Metric:
     """A metric with its numbers as computed here."""
     interval = derived.get("ci95")
     if interval is not None:

@@ -37,7 +37,7 @@ def check_one_machine(records: Sequence[Record]) -> None:
     """Raise FlagbenchError (usage) where records differ in their machine, image or usable processors."""
     first = records[0]
     for record in records[1:]:
-        for name, expected, actual in _machine(first, record):
+        for name, expected, actual in _compare_machines(first, record):
             if expected != actual:
                 raise FlagbenchError(
                     f"the records {first.record_id} and {record.record_id} differ in {name}: "
@@ -116,7 +116,7 @@ def start_of(record: Record) -> datetime:
     return began(record.created_at, (record.duration or 0.0) + (record.system.clock_set_seconds or 0.0))
 
 
-def _machine(a: Record, b: Record) -> Iterator[tuple[str, object, object]]:
+def _compare_machines(a: Record, b: Record) -> Iterator[tuple[str, object, object]]:
     """What runs of one sample have in common, where both records have it.
 
     A container's host name tells no machines apart: each has its own.

@@ -80,7 +80,7 @@ def find_stall(stretch: Stretch, parts: Sequence[str], rank: int) -> Stall | Non
     if not stalled:
         return None
     longest = max(stalled, key=beyond.__getitem__)
-    column, source = _source(stretch, longest, beyond[longest] / 2)
+    column, source = _locate_stall(stretch, longest, beyond[longest] / 2)
     if stretch.world == 1:
         source = None
     before = stretch.first + sum(sizes[:longest])
@@ -109,7 +109,7 @@ def counted_by(metric: str, stretch: Stretch) -> tuple[Sequence[str], int]:
     return OWN, stretch.slowest(OWN)
 
 
-def _source(stretch: Stretch, place: int, least: float) -> tuple[str, int | None]:
+def _locate_stall(stretch: Stretch, place: int, least: float) -> tuple[str, int | None]:
     """The column of a stalled block in which a rank had at least `least` microseconds, and the rank.
 
     All ranks of a job take the time of a stall: the others wait on their devices for the one that stalled.
@@ -135,10 +135,10 @@ def _source(stretch: Stretch, place: int, least: float) -> tuple[str, int | None
         return column, rank
     if len(busy) == 1:
         return "device", busy[0]
-    return "device", _late(stretch, place, least)
+    return "device", _find_late_rank(stretch, place, least)
 
 
-def _late(stretch: Stretch, place: int, least: float) -> int | None:
+def _find_late_rank(stretch: Stretch, place: int, least: float) -> int | None:
     """The only rank that came at least `least` microseconds late to its first collective; None if it is not known."""
     collectives = stretch.spans[0].collectives
     if collectives is None:

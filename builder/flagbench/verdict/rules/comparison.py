@@ -111,11 +111,11 @@ def _telemetry_incomplete(
         reason = ""
         if subject.record.telemetry is not None and subject.record.telemetry.problems:
             reason = f" ({brief('; '.join(subject.record.telemetry.problems), 200)})"
-        for lack in _lacks(subject):
+        for lack in _missing_telemetry(subject):
             yield f"record {subject.record.record_id}: {lack}{reason}"
 
 
-def _lacks(subject: Subject) -> Iterator[str]:
+def _missing_telemetry(subject: Subject) -> Iterator[str]:
     """What the telemetry of an accelerator's run lacks, unless it says why."""
     record, telemetry = subject.record, subject.record.telemetry
     if telemetry is None:
@@ -344,7 +344,7 @@ def _host_clock(compared: Compared, verification: Verification) -> Iterator[str]
             if ratio > published * HOST_CLOCK:
                 yield (
                     f"record {record.record_id}: {held_by}, by the host's clock, is {ratio:.3f} times {name}; "
-                    f"{_allowed(published)}, so the clock may hide work of the device"
+                    f"{_allowed_text(published)}, so the clock may hide work of the device"
                 )
 
 
@@ -367,11 +367,11 @@ def _loop_clock(compared: Compared, verification: Verification) -> Iterator[str]
         if ratio > published * HOST_CLOCK:
             yield (
                 f"record {subject.record.record_id}: its window took {ratio:.3f} times as long as its steps on the "
-                f"device; {_allowed(published)}"
+                f"device; {_allowed_text(published)}"
             )
 
 
-def _allowed(published: float) -> str:
+def _allowed_text(published: float) -> str:
     return f"at most {published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x {HOST_CLOCK})"
 
 
@@ -412,8 +412,8 @@ def _over_range(subjects: Sequence[Subject], name: str, limits: Range, metric: M
     if metric.ratio is None or len(works) < len(subjects):
         yield f"{name} is {NOT_PUBLISHED}, and the record does not say how much work a sample was"
         return
-    low = _scaled(metric.ratio, min(works) / limits.high)
-    high = _scaled(metric.ratio, max(works) / limits.low)
+    low = _scale(metric.ratio, min(works) / limits.high)
+    high = _scale(metric.ratio, max(works) / limits.low)
     if {classify(low), classify(high)} != {classify(metric.ratio)}:
         yield (
             f"{name} is {NOT_PUBLISHED}: for {limits.low:g} to {limits.high:g} of them (this run has "
@@ -421,7 +421,7 @@ def _over_range(subjects: Sequence[Subject], name: str, limits: Range, metric: M
         )
 
 
-def _scaled(ratio: Ratio, factor: float) -> Ratio:
+def _scale(ratio: Ratio, factor: float) -> Ratio:
     if ratio.ci95 is None:
         return Ratio(ratio.value * factor)
     low, high = ratio.ci95
@@ -623,22 +623,25 @@ def _pinned(verification: Verification) -> Iterator[str]:
     if not measured or not baseline or None in measured | baseline:
         return
     if measured != baseline:
-        yield f"usable processors: {_listed(measured)}, the baseline's {_listed(baseline)}"
+        yield f"usable processors: {_list_counts(measured)}, the baseline's {_list_counts(baseline)}"
 
 
-def _listed(counts: Iterable[int | None]) -> str:
+def _list_counts(counts: Iterable[int | None]) -> str:
     """Counts in order, without those that are not known or 0."""
     return ", ".join(str(count) for count in sorted(count for count in counts if count))
 
 
 @_qualifier("outside-of-steps", "One side loses more time between steps, as in a slow loader.", "5 % of the window")
 def _outside_of_steps(verification: Verification) -> Iterator[str]:
-    measured, baseline = _outside(verification.subjects), _outside(verification.baseline)
+    measured, baseline = (
+        _share_outside_of_steps(verification.subjects),
+        _share_outside_of_steps(verification.baseline),
+    )
     if measured is not None and baseline is not None and abs(measured - baseline) > 0.05:
         yield f"{measured:.0%} of the time outside of the device's steps, the baseline {baseline:.0%}"
 
 
-def _outside(subjects: Sequence[Subject]) -> float | None:
+def _share_outside_of_steps(subjects: Sequence[Subject]) -> float | None:
     """The share of the windows' time that the device's steps do not account for; None where it is not known."""
     seconds, host_seconds = 0.0, 0.0
     for subject in subjects:

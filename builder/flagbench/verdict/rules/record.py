@@ -299,16 +299,16 @@ def _ranks(subject: Subject) -> Iterator[str]:
     ranks, system = subject.record.ranks, subject.record.system
     numbers = sorted(rank.rank for rank in ranks)
     if len(numbers) != subject.world or numbers != list(range(subject.world)):
-        yield f"its ranks are {_listed(numbers)}, but system has {system.nodes} x {system.devices_per_node}"
+        yield f"its ranks are {_list_numbers(numbers)}, but system has {system.nodes} x {system.devices_per_node}"
     for rank in ranks:
         if rank.exit not in (None, "exit 0"):
             yield f"status.state is ok, but rank {rank.rank} ended with {text(rank.exit)}"
     steps = sorted({rank.steps for rank in ranks if rank.steps is not None})
     if len(steps) > 1:
-        yield f"its ranks have different numbers of steps: {_listed(steps)}"
+        yield f"its ranks have different numbers of steps: {_list_numbers(steps)}"
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _list_numbers(numbers: Sequence[int]) -> str:
     return brief(", ".join(str(number) for number in numbers[:1000])) or "none"
 
 
