@@ -97,7 +97,9 @@ def without_empty_columns(table: Table) -> Table:
         if any(row[place] not in _PLACEHOLDERS for row in table.rows):
             kept.append(place)
     columns = [table.columns[place] for place in kept]
-    rows = [[row[place] for place in kept] for row in table.rows]
+    rows = []
+    for row in table.rows:
+        rows.append([row[place] for place in kept])
     return dataclasses.replace(table, columns=columns, rows=rows)
 
 
@@ -182,13 +184,20 @@ def _narrowed_layout(layout: _Layout, table: Table, width: int) -> _Layout:
         if name in natural:
             del natural[name]
             widths = _narrowed(natural, least, width)
-    without_column = [name for name in table.columns if name not in widths]
+    below, left_out = [], []
+    for name in table.columns:
+        if name in widths:
+            continue
+        if name in table.below:
+            below.append(name)
+        if name in table.drop:
+            left_out.append(name)
     return dataclasses.replace(
         layout,
         widths=widths,
         wrapped=frozenset(name for name in widths if widths[name] < layout.widths[name]),
-        below=[name for name in without_column if name in table.below],
-        left_out=[name for name in without_column if name in table.drop],
+        below=below,
+        left_out=left_out,
     )
 
 
@@ -253,7 +262,10 @@ def _cell_lines(layout: _Layout, name: str, cell: str, table: Table, *, colour: 
 
 def _lines_below(layout: _Layout, row: Mapping[str, str], width: int | None) -> list[str]:
     """The cells of a row that stand under it, as `name: text; name: text`, wrapped between words."""
-    texts = [f"{name.lower()}: {row[name]}" for name in layout.below if row[name] not in _PLACEHOLDERS]
+    texts = []
+    for name in layout.below:
+        if row[name] not in _PLACEHOLDERS:
+            texts.append(f"{name.lower()}: {row[name]}")
     if not texts or width is None:
         return []
     return [_GAP + line for line in wrapped("; ".join(texts), width - len(_GAP))]

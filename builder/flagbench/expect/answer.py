@@ -143,8 +143,10 @@ class Answer:
             to_run.append(f"a row, with its settings: `flagbench reproduce {claims[0]}`")
         if to_run:
             notes.append("; ".join(to_run))
-        notes += [f"memory was not measured: {text}" for text in self.to_plan]
-        notes += [f"more memory is needed: {text}" for text in self.too_large]
+        for text in self.to_plan:
+            notes.append(f"memory was not measured: {text}")
+        for text in self.too_large:
+            notes.append(f"more memory is needed: {text}")
         return notes
 
     @property
@@ -235,9 +237,11 @@ def answer(name: str, on: str | None, gpus: int | None, catalog: Catalog) -> Ans
 
 
 def _unknown_model(name: str, published: Sequence[PublishedRow], catalog: Catalog) -> UnknownNameError:
-    names = sorted({*catalog.cases, *(row.model for row in published)})
-    remedy = f"name one of {', '.join(names)}"
-    close = near_names(name, names)
+    names = set(catalog.cases)
+    for row in published:
+        names.add(row.model)
+    remedy = f"name one of {', '.join(sorted(names))}"
+    close = near_names(name, sorted(names))
     if close:
         remedy = f"did you mean {' or '.join(close)}?"
     return UnknownNameError(f"there is no case and no published row of '{name}'", remedy=remedy)
@@ -342,8 +346,12 @@ def _described(row: PublishedRow) -> str:
     devices = row.count("devices")
     if devices:
         device = f"{devices} x {device}"
-    parts = [part for part in (device, row.task, row.precision_label) if part]
-    return f"{_speed(row)} on {', '.join(parts)} ({row.id})"
+    text = f"{_speed(row)} on {device}"
+    if row.task:
+        text += f", {row.task}"
+    if row.precision_label:
+        text += f", {row.precision_label}"
+    return f"{text} ({row.id})"
 
 
 def _speed(row: PublishedRow) -> str:

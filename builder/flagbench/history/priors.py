@@ -52,9 +52,7 @@ def store_priors(store: Store, records: Sequence[Record], compared: Sequence[Rec
     of_all_machines = [*chain.from_iterable(sessions_by_machine.values())]
     priors = {}
     for metric in records[0].metrics:
-        rates = [_values(session, metric.name) for session in of_all_machines]
-        rates_here = [_values(session, metric.name) for session in of_this_machine]
-        prior = history_prior(rates, rates_here)
+        prior = history_prior(_numbers(of_all_machines, metric.name), _numbers(of_this_machine, metric.name))
         if prior != DEFAULT:
             priors[metric.name] = prior
     return priors
@@ -69,9 +67,12 @@ def _sessions(runs: Sequence[Summary]) -> list[list[Summary]]:
     return runs_by_session
 
 
-def _values(runs: Sequence[Summary], name: str) -> list[float]:
-    """A metric of each run that has it."""
-    return [run.metrics[name] for run in runs if run.metrics.get(name, 0.0) > 0]
+def _numbers(runs_by_session: Sequence[Sequence[Summary]], name: str) -> list[list[float]]:
+    """A metric of each run that has it, by session."""
+    numbers_by_session = []
+    for runs in runs_by_session:
+        numbers_by_session.append([run.metrics[name] for run in runs if run.metrics.get(name, 0.0) > 0])
+    return numbers_by_session
 
 
 def earlier_runs(store: Store, record: Record, compared: Sequence[Record]) -> Iterator[StoredRecord]:
