@@ -86,7 +86,8 @@ def read_number(text: str) -> Number:
     number = printed_number(text)
     if number is None:
         raise ValueError(f"{text!r} is not a number")
-    value, half = float(number), 10.0 ** int(number.as_tuple().exponent) / 2
+    value = float(number)
+    half = 10.0 ** int(number.as_tuple().exponent) / 2
     return Number(text, value, value - half, value + half)
 
 
@@ -111,12 +112,16 @@ class Row:
     @property
     def peak(self) -> float | None:
         """The device's peak in the precision that was executed, FLOP/s; None if it is not published."""
-        return None if self.device is None else self.device.flops.get(self.claim.precision.executed)
+        if self.device is None:
+            return None
+        return self.device.flops.get(self.claim.precision.executed)
 
     def number(self, name: str) -> Number | None:
         """A metric as printed; None where nothing was measured: launchers print -1 for what they lack."""
         metric = self.claim.metric(name)
-        return None if metric is None or metric.value <= 0 else read_number(metric.printed or str(metric.value))
+        if metric is None or metric.value <= 0:
+            return None
+        return read_number(metric.printed or str(metric.value))
 
     def per_device(self, name: str) -> Number | None:
         """A speed of one device."""
@@ -161,14 +166,18 @@ class Utilisation:
         if exact.quantize(self.printed, ROUND_DOWN) == self.printed:
             return Fit.TRUNCATED
         last_digit = Decimal(1).scaleb(int(self.printed.as_tuple().exponent))
-        return Fit.ROUNDED_UP if abs(self.printed - exact) < last_digit else Fit.NONE
+        if abs(self.printed - exact) < last_digit:
+            return Fit.ROUNDED_UP
+        return Fit.NONE
 
 
 def recompute_utilisation(row: Row) -> Utilisation | None:
     """The published utilisation of a row, recomputed; None if the row or its case lacks what it is computed from."""
     formula, number = row.case.published_formula, row.number("mfu")
-    printed = None if number is None else printed_number(number.text)
-    if formula is None or printed is None:
+    if formula is None or number is None:
+        return None
+    printed = printed_number(number.text)
+    if printed is None:
         return None
     peak = formula.peak_of(row.claim.precision.executed, row.peak)
     for metric in row.claim.metrics:
@@ -199,26 +208,26 @@ def possible(row: Row) -> Iterator[Finding]:
 
 def run_conditions(row: Row) -> Iterator[Finding]:
     """The conditions of a row are those of its run, and its precision is the one that was executed."""
-    for name, (stated, given) in contradicted(row.claim, row.case).items():
-        yield row.finding(name, "contradiction", f"the condition is {stated}", f"a run of the row has {given}")
+    for name, (published, derived) in contradicted(row.claim, row.case).items():
+        yield row.finding(name, "contradiction", f"the condition is {published}", f"a run of the row has {derived}")
     precision, executed = row.claim.conditions.get("precision"), row.claim.precision.executed
     if precision not in (None, NOT_PUBLISHED, executed):
         yield row.finding("precision", "contradiction", f"the condition is {precision}", f"{executed} was executed")
 
 
 def contradicted(claim: Claim, case: Case) -> dict[str, tuple[Scalar, Value]]:
-    """The conditions that a row states and no run of it can have: each with what its `run` and its case give."""
+    """The conditions of a row that no run of it can have: the published value, and that of its `run` and its case."""
     run = claim.run
     config = with_settings(case.raw, run.preset, run.set)
     config[kind_of(config)]["window_steps"] = None
     config.update(nodes=run.nodes, gpus=run.gpus, precision=run.precision, division=run.division)
     conditions: dict[str, tuple[Scalar, Value]] = {}
-    for name, given in derived_conditions(case, config).items():
-        stated = claim.conditions.get(name, NOT_PUBLISHED)
-        if stated == NOT_PUBLISHED or isinstance(given, Unknown):
+    for name, derived in derived_conditions(case, config).items():
+        published = claim.conditions.get(name, NOT_PUBLISHED)
+        if published == NOT_PUBLISHED or isinstance(derived, Unknown):
             continue
-        if not same(stated, given):
-            conditions[name] = (stated, given)
+        if not same(published, derived):
+            conditions[name] = (published, derived)
     return conditions
 
 
@@ -236,7 +245,9 @@ def gate(row: Row) -> Iterator[Finding]:
     if row.number(name) is None:
         yield row.finding(name, "gate-missing", NOT_PUBLISHED, "a verdict needs it")
     metric = row.case.metric(name)
-    for condition in metric.depends_on if metric else ():
+    if metric is None:
+        return
+    for condition in metric.depends_on:
         # No publisher of GLM says how many candidate answers its samples had.
         if row.claim.conditions.get(condition) == NOT_PUBLISHED and condition != "choices":
             yield row.finding(condition, "missing-condition", NOT_PUBLISHED, f"{name} depends on it")
@@ -246,10 +257,10 @@ def speeds_in_order(row: Row) -> Iterator[Finding]:
     """p_core >= p_train >= p_whole, and the same for inference."""
     for order in ORDERS:
         published = [name for name in order if row.number(name) is not None]
-        for name, other in pairwise(published):
-            faster, slower = row.number(name), row.number(other)
+        for name, slower_name in pairwise(published):
+            faster, slower = row.number(name), row.number(slower_name)
             if faster and slower and faster.high < slower.low:
-                expected = f"{other}, which includes more of the time, is {slower.text}"
+                expected = f"{slower_name}, which includes more of the time, is {slower.text}"
                 yield row.finding(name, "rates-in-order", faster.text, expected)
 
 
@@ -277,7 +288,9 @@ def flops_of_unit(row: Row) -> list[float]:
     flops = row.case.count_flops(row.preset["model"], batch_of(1, length))
     per_parameter = 2 * round(flops.executed / flops.forward)
     of_parameters = per_parameter * length * (flops.weights + flops.embeddings)
-    units = length if row.case.unit == "tokens" else 1
+    units = 1
+    if row.case.unit == "tokens":
+        units = length
     return [flops.executed / units, of_parameters / units]
 
 
@@ -377,16 +390,20 @@ def utilisation_blank(rows: Sequence[Row]) -> Iterator[Finding]:
 
 def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
     """A device of a larger job is not faster than one of a smaller job of the same work."""
-    for row, other in permutations(rows, 2):
-        differing = [name for name in SAME_RUN if row.claim.conditions.get(name) != other.claim.conditions.get(name)]
-        if differing or row.devices <= other.devices:
+    for row, smaller in permutations(rows, 2):
+        if row.devices <= smaller.devices or not is_same_work(row.claim, smaller.claim):
             continue
         for name in SPEEDS:
-            speed, smaller = row.per_device(name), other.per_device(name)
-            if speed and smaller and speed.low > smaller.high * TOLERANCE:
+            speed, speed_of_smaller = row.per_device(name), smaller.per_device(name)
+            if speed and speed_of_smaller and speed.low > speed_of_smaller.high * TOLERANCE:
                 published = f"{speed.value:.5g} on each of {row.devices} devices"
-                expected = f"{smaller.value:.5g} on each of {other.devices} in {other.claim.id}"
+                expected = f"{speed_of_smaller.value:.5g} on each of {smaller.devices} in {smaller.claim.id}"
                 yield row.finding(name, "scaling", published, expected)
+
+
+def is_same_work(first: Claim, second: Claim) -> bool:
+    """Whether rows of different numbers of devices can be compared."""
+    return all(first.conditions.get(name) == second.conditions.get(name) for name in SAME_RUN)
 
 
 def copied(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -394,19 +411,29 @@ def copied(rows: Sequence[Row]) -> Iterator[Finding]:
 
     Nor do devices of different memory use the same memory to the digit: libraries and allocators differ.
     """
-    for row, other in combinations(rows, 2):
-        shared = []
-        for name in (*SPEEDS, "e2e_time", "mem_peak"):
-            number, same = row.number(name), other.number(name)
-            # Numbers of one or two digits are the same by chance.
-            if number and same and number.text == same.text and number.high - number.low <= 0.01 * number.value:
-                shared.append(f"{name} {number.text}")
-        speeds = [entry for entry in shared if not entry.startswith("mem_peak")]
-        memory, other_memory = row.claim.metric("mem_peak"), other.claim.metric("mem_peak")
+    for row, later in combinations(rows, 2):
+        speeds = []
+        for name in (*SPEEDS, "e2e_time"):
+            number = row.number(name)
+            if number is not None and have_same_digits(number, later.number(name)):
+                speeds.append(f"{name} {number.text}")
         if len(speeds) > 1:
-            yield other.finding("row", "copied-row", ", ".join(speeds), f"{row.claim.id} has the same digits")
-        elif len(shared) > len(speeds) and memory and other_memory and memory.of != other_memory.of:
-            yield other.finding("mem_peak", "copied-memory", shared[-1], f"{row.claim.id} has it of {memory.of:g}")
+            yield later.finding("row", "copied-row", ", ".join(speeds), f"{row.claim.id} has the same digits")
+            continue
+        used = row.number("mem_peak")
+        memory, later_memory = row.claim.metric("mem_peak"), later.claim.metric("mem_peak")
+        if used is None or memory is None or later_memory is None or memory.of == later_memory.of:
+            continue
+        if have_same_digits(used, later.number("mem_peak")):
+            published = f"mem_peak {used.text}"
+            yield later.finding("mem_peak", "copied-memory", published, f"{row.claim.id} has it of {memory.of:g}")
+
+
+def have_same_digits(first: Number | None, second: Number | None) -> bool:
+    """Whether two numbers are printed alike, with more digits than are the same by chance: more than two."""
+    if first is None or second is None or first.text != second.text:
+        return False
+    return first.high - first.low <= 0.01 * first.value
 
 
 ROW_RULES = (

@@ -60,8 +60,8 @@ def main(arguments: list[str]) -> int:
         return 2
     discard_partial(Path(subprocess.check_output([python, "-I", "-c", SITE], text=True).strip()))
     pins = venv / "constraints.txt"
-    held = constraints(LOCK.read_text(encoding="utf-8"), minor_version(str(python)))
-    pins.write_text("".join(f"{line}\n" for line in held), encoding="utf-8")
+    lines = constraints(LOCK.read_text(encoding="utf-8"), minor_version(str(python)))
+    pins.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     if what == "dev" and shutil.which("cc") is None and shutil.which("gcc") is None:
         say("note: no C compiler found, so tests that need one are skipped (Debian: apt-get install gcc libc6-dev)")
     for step in steps(what, python, pins):
@@ -115,18 +115,20 @@ def torch_index(python: Path) -> list[str]:
 
 def has_torch(python: Path) -> bool:
     """Whether any torch is installed."""
-    asked = "import importlib.metadata as m; m.version('torch')"
-    return subprocess.run([python, "-I", "-c", asked], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    question = "import importlib.metadata as m; m.version('torch')"
+    return subprocess.run([python, "-I", "-c", question], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def unreachable(python: Path, url: str, seconds: float = PROBE_SECONDS) -> str | None:
     """Why pip would not reach `url`, which may take `seconds`; None where it does, or where pip cannot be asked."""
     command = [str(python), "-c", PROBE, url, str(seconds)]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + LOAD_SECONDS)
+        probe = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + LOAD_SECONDS)
     except subprocess.TimeoutExpired as error:
         return f"no answer in {error.timeout:.0f} s"
-    return asked.stdout.strip() or None if asked.returncode == 0 else None
+    if probe.returncode != 0:
+        return None
+    return probe.stdout.strip() or None
 
 
 def make_venv(venv: Path) -> None:
@@ -152,15 +154,15 @@ def constraints(lock: str, python: tuple[int, int] | None) -> list[str]:
     On the lock's own Python these versions; on another no newer ones, because not all have files for it.
     """
     relation = "==" if python == LOCK_PYTHON else "<="
-    found = re.findall(r"^(?:# unresolved: )?([a-z0-9-]+)==([^ +\n]+)", lock, flags=re.MULTILINE)
-    return [f"{name}{relation}{version}" for name, version in found]
+    pins = re.findall(r"^(?:# unresolved: )?([a-z0-9-]+)==([^ +\n]+)", lock, flags=re.MULTILINE)
+    return [f"{name}{relation}{version}" for name, version in pins]
 
 
 def discard_partial(site: Path) -> None:
     """Remove incomplete packages: pip writes the list of a package's files last, and trusts its metadata alone."""
-    for found in list(distributions(path=[str(site)])):
-        folder = Path(str(found._path))  # type: ignore[attr-defined]
-        if folder.suffix == ".dist-info" and not is_complete(found):
+    for package in list(distributions(path=[str(site)])):
+        folder = Path(str(package._path))  # type: ignore[attr-defined]
+        if folder.suffix == ".dist-info" and not is_complete(package):
             say(f"{folder.name} is incomplete and is installed again")
             shutil.rmtree(folder)
     for remains in site.glob("~*"):  # what pip moved aside and could not delete
@@ -172,7 +174,10 @@ def is_complete(package: Distribution) -> bool:
     # Its `files` leave out those that do not exist, from Python 3.12 on.
     record = package.read_text("RECORD") or ""
     names = [row[0] for row in csv.reader(record.splitlines()) if row]
-    return bool(names) and all(n.endswith(".pyc") or Path(str(package.locate_file(n))).exists() for n in names)
+    for name in names:
+        if not name.endswith(".pyc") and not Path(str(package.locate_file(name))).exists():
+            return False
+    return bool(names)
 
 
 def run_pip(python: Path, arguments: list[str]) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -67,19 +67,19 @@ def lint(catalog: Catalog) -> list[Finding]:
 
 
 def compare_with_anomalies(claims: Iterable[Claim], findings: Iterable[Finding]) -> list[Finding]:
-    """The findings that no anomaly of their claim states, and one for each anomaly that was not found."""
-    found = {(finding.row, finding.rule) for finding in findings}
-    stated = set()
+    """The findings that no anomaly of their claim explains, and one for each anomaly that its rule does not find."""
+    broken = {(finding.row, finding.rule) for finding in findings}
+    explained = set()
     remaining = []
     for claim in claims:
         for anomaly in claim.anomalies:
             rule = ANOMALIES.get(anomaly.id, anomaly.id)
-            stated.add((claim.id, rule))
-            if anomaly.id in ANOMALIES and (claim.id, rule) not in found:
+            explained.add((claim.id, rule))
+            if anomaly.id in ANOMALIES and (claim.id, rule) not in broken:
                 file = f"manifests/claims/{claim.case}.yaml"
                 published = f"the anomaly {anomaly.id} is listed"
                 remaining.append(Finding(file, claim.id, anomaly.field, rule, published, "the row does not have it"))
-    remaining += [finding for finding in findings if (finding.row, finding.rule) not in stated]
+    remaining += [finding for finding in findings if (finding.row, finding.rule) not in explained]
     return remaining
 
 
@@ -99,12 +99,10 @@ def lint_cited(file: str, rows: Iterable[PublishedRow], catalog: Catalog) -> Ite
             yield Finding(file, name, "row", "duplicate-row", name, f"{same} describes the same run")
         metrics = {metric.name: metric.value for metric in row.metrics}
         device = catalog.devices.get(row.device_id or "")
-        peak = None if device is None else device.peak(row.precision_label)
-        rate = None
-        if "tflops_per_device" in metrics:
-            rate = metrics["tflops_per_device"] * 1e12
-        elif "mfu" in metrics and peak is not None:
-            rate = metrics["mfu"] / 100 * peak
+        peak = None
+        if device is not None:
+            peak = device.peak(row.precision_label)
+        rate = flops_per_second(metrics, peak)
         if rate is not None and peak is not None and rate > peak:
             yield Finding(file, name, "row", "above-peak", f"{rate:.4g} FLOP/s", f"the peak is {peak:.4g}")
         elif metrics.get("mfu", 0) > 100:
@@ -112,7 +110,21 @@ def lint_cited(file: str, rows: Iterable[PublishedRow], catalog: Catalog) -> Ite
         if rate is not None and metrics.get(SPEED, 0) > 0:
             workload = (row.model, row.task, row.text("sequence_length"), row.remarks, row.software)
             workloads[workload].append((name, rate / metrics[SPEED]))
-    for flops_per_token in workloads.values():
+    yield from lint_workloads(file, workloads.values())
+
+
+def flops_per_second(metrics: Mapping[str, float], peak: float | None) -> float | None:
+    """The rate of a device by its TFLOP/s, else by its MFU (percent) of the peak, FLOP/s; None without either."""
+    if "tflops_per_device" in metrics:
+        return metrics["tflops_per_device"] * 1e12
+    if "mfu" in metrics and peak is not None:
+        return metrics["mfu"] / 100 * peak
+    return None
+
+
+def lint_workloads(file: str, workloads: Iterable[Sequence[tuple[str, float]]]) -> Iterator[Finding]:
+    """The rows whose FLOPs per token are not those of the other rows of their workload: (row, FLOPs per token)."""
+    for flops_per_token in workloads:
         usual = median(flops for _, flops in flops_per_token)
         for name, flops in flops_per_token:
             if abs(flops / usual - 1) > ROUNDED:

@@ -36,12 +36,12 @@ def main() -> int:
     if options.check:
         differences = generator.check()
         if differences:
-            print("changed: %s" % ", ".join(differences))
+            print(f"changed: {', '.join(differences)}")
             return 1
         print("unchanged")
         return 0
     if options.out.exists():
-        parser.error("%s exists" % options.out)
+        parser.error(f"{options.out} exists")
     options.out.mkdir(parents=True)
     generator.make(options.out)
     return 0

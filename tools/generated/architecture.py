@@ -34,11 +34,14 @@ def _layers(root: Path, package: str) -> Sequence[Sequence[str]]:
     contracts = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     for contract in contracts:
         if contract["type"] == "layers" and contract["layers"][0].startswith(f"{package}."):
-            return [
-                [module.strip(" ()").removeprefix(f"{package}.") for module in layer.replace(":", "|").split("|")]
-                for layer in contract["layers"]
-            ]
+            return [_modules(layer, package) for layer in contract["layers"]]
     raise FlagbenchError(f"{path} has no contract of the layers of {package}", remedy="add one for import-linter")
+
+
+def _modules(layer: str, package: str) -> list[str]:
+    """The modules of one layer of a contract, `package.a | package.b : (package.c)`."""
+    modules = layer.replace(":", "|").split("|")
+    return [module.strip(" ()").removeprefix(f"{package}.") for module in modules]
 
 
 def _purpose(source: Path, module: str) -> str:

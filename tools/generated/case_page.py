@@ -48,8 +48,10 @@ def _run(case: Case) -> Iterator[str]:
     yield f"- **Precisions:** {case.default_precision} by default; {', '.join(others)} with `--precision`."
     for name, engine in case.engines.items():
         axes = ", ".join(_AXES[axis] for axis in engine.layout)
-        nodes = "" if engine.max_nodes is None else f", on {engine.max_nodes} node"
-        yield f"- **Engine {name}:** {axes} parallel{nodes}."
+        text = f"{axes} parallel"
+        if engine.max_nodes is not None:
+            text += f", on {engine.max_nodes} node"
+        yield f"- **Engine {name}:** {text}."
     if case.kind != "measure":
         yield f"- **Presets:** `reference` ({_preset(case, 'reference')}) and `tiny` ({_preset(case, 'tiny')})."
     if case.resume:
@@ -110,9 +112,10 @@ def _metrics(case: Case) -> Iterator[str]:
     for name, members in case.condition_groups.items():
         yield f"- {name}: {', '.join(members)}"
     yield ""
-    held = [f"`{metric.name}` with `{metric.held_by}`" for metric in case.metrics if metric.held_by]
-    if held:
-        yield f"A published value is compared with the metric of the publisher's clock or count: {', '.join(held)}.\n"
+    pairs = [f"`{metric.name}` with `{metric.held_by}`" for metric in case.metrics if metric.held_by]
+    if pairs:
+        text = "A published value is compared with the metric of the publisher's clock or count"
+        yield f"{text}: {', '.join(pairs)}.\n"
 
 
 def _claims(case: Case, claims: list[Claim]) -> Iterator[str]:
@@ -154,24 +157,26 @@ def _utilisation(case: Case, catalog: Catalog) -> Iterator[str]:
     assert formula is not None
     yield "## Published utilisation\n"
     peak = f"{formula.peak:g} FLOP/s" if formula.peak else "the device's peak"
-    for precision, other in formula.peaks.items():
-        peak += f" ({precision}: {other:g})"
+    for precision, peak_of_precision in formula.peaks.items():
+        peak += f" ({precision}: {peak_of_precision:g})"
     yield (
         f"`mfu_published_formula`: {case.unit}/s of a device x {formula.flops_per_unit:g} FLOP / {peak}. "
         f"{formula.source.strip()}\n"
     )
-    entries = []
+    utilisations = []
     for row in read_rows(catalog, case):
-        entry = recompute_utilisation(row)
-        if entry is not None:
-            entries.append(entry)
-    fitting = [entry for entry in entries if entry.fit in (Fit.ROUNDED, Fit.TRUNCATED)]
-    if entries:
-        yield f"It gives {len(fitting)} of {len(entries)} published values to the last digit.\n"
-    for entry in entries:
-        if entry not in fitting:
-            yield f"- `{entry.claim}`: {entry.computed:.5f} computed, {entry.printed} printed ({entry.fit.value})"
-    if len(fitting) < len(entries):
+        utilisation = recompute_utilisation(row)
+        if utilisation is not None:
+            utilisations.append(utilisation)
+    if not utilisations:
+        return
+    unlike = [utilisation for utilisation in utilisations if utilisation.fit not in (Fit.ROUNDED, Fit.TRUNCATED)]
+    count = len(utilisations) - len(unlike)
+    yield f"It gives {count} of {len(utilisations)} published values to the last digit.\n"
+    for utilisation in unlike:
+        computed = f"{utilisation.computed:.5f} computed, {utilisation.printed} printed"
+        yield f"- `{utilisation.claim}`: {computed} ({utilisation.fit.value})"
+    if unlike:
         yield ""
 
 
@@ -205,13 +210,13 @@ def _quirks(case: Case, catalog: Catalog) -> Iterator[str]:
 def _earlier_pages(case: Case, catalog: Catalog) -> dict[str, str]:
     """The first of the cases before this one that has a quirk in the same words, by the quirk's id."""
     pages: dict[str, str] = {}
-    for other in catalog.cases.values():
-        if other.name == case.name:
+    for earlier in catalog.cases.values():
+        if earlier.name == case.name:
             break
-        texts = {quirk.id: (quirk.decision, quirk.publisher) for quirk in other.quirks}
+        texts = {quirk.id: (quirk.decision, quirk.publisher) for quirk in earlier.quirks}
         for quirk in case.quirks:
             if texts.get(quirk.id) == (quirk.decision, quirk.publisher):
-                pages.setdefault(quirk.id, other.name)
+                pages.setdefault(quirk.id, earlier.name)
     return pages
 
 

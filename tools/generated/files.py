@@ -90,28 +90,34 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
     `root`: the checkout. Raises FlagbenchError if a page has a part that nothing generates (usage).
     """
     docs = root / "docs"
-    known = _blocks(catalog, root)
-    files = {docs / "reference" / name: text for name, text in reference_pages(catalog).items()}
-    files |= {root / "manifests" / "schema" / name: text for name, text in schema_files().items()}
+    blocks = _blocks(catalog, root)
+    files: dict[Path, str] = {}
+    for name, text in reference_pages(catalog).items():
+        files[docs / "reference" / name] = text
+    for name, text in schema_files().items():
+        files[root / "manifests" / "schema" / name] = text
     record = docs / "verdict" / "record.json"
     if record.is_file():
-        files |= {record.with_name(name): text for name, text in _pictures(catalog, read_record(record))}
+        for name, text in _pictures(catalog, read_record(record)):
+            files[record.with_name(name)] = text
     certificate = docs / "verdict" / "certificate.json"
     if certificate.is_file():
         document = json.loads(certificate.read_text(encoding="utf-8"))
         printed = render(_narrow_blocks(document), io.StringIO())
         files[certificate.with_name("certificate.svg")] = terminal_svg(printed, "flagbench accept")
-        files |= {certificate.with_name(f"{chart.id}.svg"): picture(chart) for chart in certificate_charts(document)}
+        for chart in certificate_charts(document):
+            files[certificate.with_name(f"{chart.id}.svg")] = picture(chart)
     if (docs / "measured" / "h100-roofs.json").is_file():
         for chart in _of_an_h100(catalog, docs / "measured"):
             files[docs / "verdict" / f"{chart.id}.svg"] = picture(chart)
     if (docs / "badges").is_dir():
-        files |= {docs / "badges" / f"{name}.svg": badge(*shown) for name, shown in BADGES.items()}
+        for name, (label, value) in BADGES.items():
+            files[docs / "badges" / f"{name}.svg"] = badge(label, value)
     for page in sorted(docs.glob("*.md")):
         if page not in files:
             text = page.read_text(encoding="utf-8")
             if _PART.search(text):
-                files[page] = _PART.sub(partial(_filled, page, known), text)
+                files[page] = _PART.sub(partial(_filled, page, blocks), text)
     return files
 
 
@@ -162,8 +168,15 @@ def _cases(catalog: Catalog) -> Iterator[tuple[str, str, str, int]]:
     for case in catalog.cases.values():
         claims = [claim for claim in catalog.claims.values() if claim.case == case.name]
         sizes = sorted({(claim.run.nodes, claim.run.gpus) for claim in claims})
-        shown = [str(gpus) if nodes == 1 else f"{nodes} x {gpus}" for nodes, gpus in sizes]
-        yield f"`{case.name}`", case.title, ", ".join(shown), len(claims)
+        texts = [_size_text(nodes, gpus) for nodes, gpus in sizes]
+        yield f"`{case.name}`", case.title, ", ".join(texts), len(claims)
+
+
+def _size_text(nodes: int, gpus: int) -> str:
+    """The devices of a run: `8`, or `4 x 8` on several nodes."""
+    if nodes == 1:
+        return str(gpus)
+    return f"{nodes} x {gpus}"
 
 
 def _cases_and_stacks(catalog: Catalog, root: Path) -> str:
@@ -176,7 +189,10 @@ def _cases_and_stacks(catalog: Catalog, root: Path) -> str:
         cells = []
         for stack in stacks:
             count = claims[case.name, stack.name]
-            cells.append(_tested(case, stack, measured) + (f" {count}" if count else ""))
+            cell = _tested(case, stack, measured)
+            if count:
+                cell += f" {count}"
+            cells.append(cell)
         rows.append((f"`{case.name}`", case.title, *cells))
     return table(("case", "", *(f"`{stack.name}`" for stack in stacks)), rows)
 
@@ -187,13 +203,19 @@ def _tested(case: Case, stack: Stack, measured: set[tuple[str, str]]) -> str:
         return "does not run"
     if (case.name, stack.name) in measured:
         return MEASURED
-    return RUN_BY_CI if stack.device_kind == "cpu" else NEVER_RUN
+    if stack.device_kind == "cpu":
+        return RUN_BY_CI
+    return NEVER_RUN
 
 
 def _measured(folder: Path) -> set[tuple[str, str]]:
     """Case and stack of every record that was made on a device and is kept with the docs."""
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("*.json")]
-    return {(record["case"], record["stack"]) for record in records if record.get("schema") == "record/v1"}
+    measured = set()
+    for path in folder.rglob("*.json"):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document.get("schema") == "record/v1":
+            measured.add((document["case"], document["stack"]))
+    return measured
 
 
 def _memory(catalog: Catalog) -> Iterator[tuple[str, ...]]:

@@ -32,12 +32,20 @@ def _row(name: str, limit: AcceptanceLimit) -> tuple[str, ...]:
     if limit.min_sessions > 1:
         against = f"{against}, {limit.min_sessions} sessions or more"
     fails = _NEVER if limit.fail_below is None else f"{limit.fail_below:.0%}"
-    return name, number, against, f"{limit.inconclusive_below:.0%}", fails, _seen(limit.seen), limit.source
+    return (
+        name,
+        number,
+        against,
+        f"{limit.inconclusive_below:.0%}",
+        fails,
+        _describe_devices(limit.seen),
+        limit.source,
+    )
 
 
-def _seen(seen: SoundDevices | None) -> str:
-    if seen is None:
+def _describe_devices(sound: SoundDevices | None) -> str:
+    if sound is None:
         return "none"
-    if seen.lowest == seen.highest:
-        return f"{seen.devices} at {seen.lowest:.0%}"
-    return f"{seen.devices}, {seen.lowest:.1%} to {seen.highest:.1%}"
+    if sound.lowest == sound.highest:
+        return f"{sound.devices} at {sound.lowest:.0%}"
+    return f"{sound.devices}, {sound.lowest:.1%} to {sound.highest:.1%}"

@@ -17,23 +17,26 @@ _VERDICTS = re.compile("|".join(rf"\b{word}\b" for word in STYLES))
 
 def terminal_svg(printed: str, command: str) -> str:
     """The output of `command` on a terminal of _COLUMNS, with its verdicts in colour. Deterministic."""
-    shown = [f"$ {command}", *printed.splitlines()]
-    lines = [part for line in shown for part in textwrap.wrap(line, _COLUMNS) or [""]]
-    texts = [_text(line, _PADDING, _LINE * number + _PADDING) for number, line in enumerate(lines, 1) if line]
-    coloured = [_VERDICTS.sub(_coloured, text) for text in texts]
+    lines: list[str] = []
+    for line in (f"$ {command}", *printed.splitlines()):
+        lines += textwrap.wrap(line, _COLUMNS) or [""]
+    texts = []
+    for number, line in enumerate(lines, 1):
+        if line:
+            text = _text(line, _PADDING, _LINE * number + _PADDING)
+            texts.append(_VERDICTS.sub(_coloured, text))
     width, height = round(_COLUMNS * _CHARACTER) + 2 * _PADDING, _LINE * len(lines) + 3 * _PADDING
-    return _svg(
-        width, height, f'<rect width="{width}" height="{height}" rx="8" fill="#282828"/>\n{"".join(coloured)}'
-    )
+    return _svg(width, height, f'<rect width="{width}" height="{height}" rx="8" fill="#282828"/>\n{"".join(texts)}')
 
 
-def _coloured(found: re.Match[str]) -> str:
-    return f'<tspan fill="{_COLOURS[STYLES[found[0]]]}" font-weight="bold">{found[0]}</tspan>'
+def _coloured(verdict: re.Match[str]) -> str:
+    return f'<tspan fill="{_COLOURS[STYLES[verdict[0]]]}" font-weight="bold">{verdict[0]}</tspan>'
 
 
 def badge(label: str, value: str) -> str:
     """A badge of a label and a value."""
-    left, right = (_length(text) + 2 * _PADDING for text in (label, value))
+    left = _length(label) + 2 * _PADDING
+    right = _length(value) + 2 * _PADDING
     boxes = (
         f"<title>{escape(label)}: {escape(value)}</title>"
         f'<rect width="{left + right}" height="{_BADGE}" rx="3" fill="#2b5797"/>'

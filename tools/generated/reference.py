@@ -114,11 +114,17 @@ def _devices(catalog: Catalog) -> Iterator[str]:
 def _device(device: DeviceModel, stacks: Collection[Stack]) -> list[str]:
     row = [f"[`{device.id}`](../../manifests/devices/{device.id}.yaml)", f"{device.memory_gib:g}"]
     for precision in PRECISIONS:
-        peak = device.flops.get(precision)
-        row.append("" if peak is None else f"{peak / 1e12:g}")
+        text = ""
+        if precision in device.flops:
+            text = f"{device.flops[precision] / 1e12:g}"
+        row.append(text)
     bandwidth, power = device.limits.memory_bandwidth, device.limits.power_watts
-    row.append("" if bandwidth is None else f"{bandwidth.value / 1e9:g}")
-    row.append("" if power is None else f"{power.value:g}")
+    bandwidth_text = power_text = ""
+    if bandwidth is not None:
+        bandwidth_text = f"{bandwidth.value / 1e9:g}"
+    if power is not None:
+        power_text = f"{power.value:g}"
+    row += [bandwidth_text, power_text]
     row.append(", ".join(f"`{stack.name}`" for stack in stacks if device in stack.accelerators))
     return row
 

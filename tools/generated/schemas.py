@@ -42,29 +42,31 @@ def _describe(schema: dict[str, Any], model: type) -> None:
 
 def _classes(hint: Any) -> set[type]:
     """The classes with fields that a type consists of."""
-    found: set[type] = set()
+    classes: set[type] = set()
 
     def visit(hint: Any) -> None:
         for inner in get_args(hint):
             visit(inner)
-        if isinstance(hint, type) and hint not in found and hint.__module__.startswith("flagbench"):
-            found.add(hint)
+        if isinstance(hint, type) and hint not in classes and hint.__module__.startswith("flagbench"):
+            classes.add(hint)
             for inner in get_type_hints(hint, include_extras=True).values():
                 visit(inner)
 
     visit(hint)
-    return found
+    return classes
 
 
 def _field_docstrings(model: type) -> dict[str, str]:
     """The strings below the fields of a class, and below those that it inherits."""
-    found: dict[str, str] = {}
-    for part in reversed([part for part in model.__mro__ if part.__module__.startswith("flagbench")]):
+    docstrings: dict[str, str] = {}
+    for part in reversed(model.__mro__):
+        if not part.__module__.startswith("flagbench"):
+            continue
         for field, text in pairwise(_classes_of(part.__module__)[part.__name__].body):
             match field, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    found[name] = " ".join(words.split())
-    return found
+                    docstrings[name] = " ".join(words.split())
+    return docstrings
 
 
 @cache

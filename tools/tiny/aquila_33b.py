@@ -26,29 +26,29 @@ COLOURS = ["red", "blue", "green", "white", "black", "yellow"]
 
 def story(draw: random.Random) -> str:
     """A passage whose last word was said before, as in LAMBADA."""
-    (one, other), thing, place = draw.sample(NAMES, 2), draw.choice(THINGS), draw.choice(PLACES)
+    (finder, companion), thing, place = draw.sample(NAMES, 2), draw.choice(THINGS), draw.choice(PLACES)
     colour = draw.choice(COLOURS)
     begin = draw.choice(
         [
-            "%s found a %s %s near the %s." % (one, colour, thing, place),
-            "At the %s, %s was looking for a %s %s." % (place, one, colour, thing),
-            "%s had left the %s %s at the %s." % (one, colour, thing, place),
+            f"{finder} found a {colour} {thing} near the {place}.",
+            f"At the {place}, {finder} was looking for a {colour} {thing}.",
+            f"{finder} had left the {colour} {thing} at the {place}.",
         ]
     )
     middle = draw.choice(
         [
-            '"Is it yours?" asked %s.' % other,
-            "%s came by and stopped." % other,
-            'In the evening %s said: "Show it to me."' % other,
-            "Nobody but %s had seen it." % other,
+            f'"Is it yours?" asked {companion}.',
+            f"{companion} came by and stopped.",
+            f'In the evening {companion} said: "Show it to me."',
+            f"Nobody but {companion} had seen it.",
         ]
     )
     end = draw.choice(
         [
-            "Then both walked back to the %s" % place,
-            "%s thanked %s and took the %s" % (other, one, thing),
-            "The next day %s brought a rope, and %s brought the %s" % (other, one, thing),
-            "It was getting dark, so %s went home with %s" % (one, other),
+            f"Then both walked back to the {place}",
+            f"{companion} thanked {finder} and took the {thing}",
+            f"The next day {companion} brought a rope, and {finder} brought the {thing}",
+            f"It was getting dark, so {finder} went home with {companion}",
         ]
     )
     return " ".join([begin, middle, end])
@@ -76,7 +76,10 @@ def write_vocabulary(folder: Path, size: int) -> None:
     draw = random.Random(SEED + 1)
     bpe.train_from_iterator((story(draw) for _ in range(2000)), trainer)
     model = json.loads(bpe.to_str())["model"]
-    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    merges = []
+    for pair in model["merges"]:
+        # Newer releases of tokenizers write a pair as a list.
+        merges.append(" ".join(pair) if isinstance(pair, list) else pair)
     (folder / FILES[0]).write_text(json.dumps(model["vocab"], ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / FILES[1]).write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
     (folder / FILES[2]).write_text("\n".join(SPECIAL) + "\n", encoding="utf-8")

@@ -28,8 +28,8 @@ class Draw:
     def below(self, count: int) -> int:
         return int(self._random.random() * count)
 
-    def one(self, items: Sequence[T]) -> T:
-        return items[self.below(len(items))]
+    def pick(self, choices: Sequence[T]) -> T:
+        return choices[self.below(len(choices))]
 
     def chance(self, probability: float) -> bool:
         return self._random.random() < probability
@@ -46,11 +46,12 @@ def write(files: dict[str, str], folder: Path) -> None:
 
 def differing(files: dict[str, str], folder: Path) -> list[str]:
     """The files in a folder that are missing or have another text."""
-    return [
-        name
-        for name, text in files.items()
-        if not (folder / name).is_file() or (folder / name).read_bytes() != text.encode("utf-8")
-    ]
+    names = []
+    for name, text in files.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != text.encode("utf-8"):
+            names.append(name)
+    return names
 
 
 # Sets that depend on releases of libraries
@@ -58,12 +59,12 @@ def differing(files: dict[str, str], folder: Path) -> list[str]:
 
 def sums(folder: Path) -> dict[str, str]:
     """sha256 of every data file below a folder, by its path in it."""
-    files = [f for f in sorted(folder.rglob("*")) if f.is_file() and f.suffix not in (".md", ".py", ".pyc")]
-    return {
-        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in files
-        if file.name != PROVENANCE
-    }
+    sums_by_path = {}
+    for file in sorted(folder.rglob("*")):
+        if not file.is_file() or file.suffix in (".md", ".py", ".pyc") or file.name == PROVENANCE:
+            continue
+        sums_by_path[str(file.relative_to(folder))] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return sums_by_path
 
 
 def write_provenance(folder: Path, script: str, settings: dict[str, Any], *libraries: ModuleType) -> None:
@@ -79,9 +80,16 @@ def write_provenance(folder: Path, script: str, settings: dict[str, Any], *libra
 
 def changed(shipped: Path, settings: dict[str, Any]) -> list[str]:
     """The settings and files of a shipped set that are not those of its provenance."""
-    known, found = json.loads((shipped / PROVENANCE).read_text(encoding="utf-8")), sums(shipped)
-    wrong = [name for name, value in settings.items() if known[name] != json.loads(json.dumps(value))]
-    return wrong + [n for n in sorted({*found, *known["sha256"]}) if found.get(n) != known["sha256"].get(n)]
+    provenance = json.loads((shipped / PROVENANCE).read_text(encoding="utf-8"))
+    names = []
+    for name, setting in settings.items():
+        if provenance[name] != json.loads(json.dumps(setting)):
+            names.append(name)
+    expected, actual = provenance["sha256"], sums(shipped)
+    for path in sorted({*actual, *expected}):
+        if actual.get(path) != expected.get(path):
+            names.append(path)
+    return names
 
 
 def write_sentencepiece(path: Path, lines: Iterable[str], pieces: int) -> None:
@@ -139,7 +147,7 @@ def train_llama(section: dict[str, Any], training: dict[str, Any], batches: Iter
         optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / training["warmup"]) * (0.05 + 0.95 * cosine)
         optimizer.step()
         if step % 50 == 49:
-            print("step %d of %d: loss %.4f" % (step + 1, steps, loss.item()), file=sys.stderr)
+            print(f"step {step + 1} of {steps}: loss {loss.item():.4f}", file=sys.stderr)
     return model
 
 

@@ -45,34 +45,36 @@ class Example(NamedTuple):
 def _turn(pattern: str, polarity: int) -> str:
     """The pattern with the polarity (0 or 1) added to its polar slots."""
     sign = "+" if polarity == POSITIVE else "-"
-    return re.sub(r"\{([AVvT])\}", r"{\g<1>%s}" % sign, pattern)
+    return re.sub(r"\{([AVvT])\}", rf"{{\g<1>{sign}}}", pattern)
 
 
 def _subject(draw: Draw) -> str:
-    return draw.one(grammar.LONG_SUBJECTS if draw.chance(LONG_SUBJECT_CHANCE) else grammar.SHORT_SUBJECTS)
+    if draw.chance(LONG_SUBJECT_CHANCE):
+        return draw.pick(grammar.LONG_SUBJECTS)
+    return draw.pick(grammar.SHORT_SUBJECTS)
 
 
 def _predicate(draw: Draw, label: int, negated_chance: float) -> str:
     """A predicate that expresses `label`: with a word of that polarity, or with a negated word of the other."""
     if draw.chance(negated_chance):
-        return _turn(draw.one(grammar.FLIPS), 1 - label)
-    return _turn(draw.one(grammar.HOLDS), label)
+        return _turn(draw.pick(grammar.FLIPS), 1 - label)
+    return _turn(draw.pick(grammar.HOLDS), label)
 
 
 def plain(draw: Draw, label: int) -> str:
     """One clause with the polarity of its polar word."""
-    return "%s %s" % (_subject(draw), _predicate(draw, label, 0.0))
+    return f"{_subject(draw)} {_predicate(draw, label, 0.0)}"
 
 
 def negation(draw: Draw, label: int) -> str:
     """One clause whose predicate negates its polar word."""
-    return "%s %s" % (_subject(draw), _predicate(draw, label, 1.0))
+    return f"{_subject(draw)} {_predicate(draw, label, 1.0)}"
 
 
 def _report(draw: Draw, reports: Sequence[str], polarity: int) -> str:
-    reported = draw.one(grammar.REPORTED).replace("{subject}", _subject(draw))
-    aside = draw.one(grammar.ASIDES) if draw.chance(ASIDE_CHANCE) else ""
-    return _join(draw.one(reports), aside, _turn(reported, polarity))
+    reported = draw.pick(grammar.REPORTED).replace("{subject}", _subject(draw))
+    aside = draw.pick(grammar.ASIDES) if draw.chance(ASIDE_CHANCE) else ""
+    return _join(draw.pick(reports), aside, _turn(reported, polarity))
 
 
 def report(draw: Draw, label: int) -> str:
@@ -88,20 +90,20 @@ def distant_negation(draw: Draw, label: int) -> str:
 def relative_clause(draw: Draw, label: int) -> str:
     """A relative clause contradicts the main predicate, which determines the label."""
     against = "{A-}" if label == POSITIVE else "{A+}"
-    subject = draw.one(grammar.DISTRACTING_SUBJECTS).replace("{B}", against)
-    return "%s %s" % (subject, _predicate(draw, label, NEGATED_MAIN_CLAUSE))
+    subject = draw.pick(grammar.DISTRACTING_SUBJECTS).replace("{B}", against)
+    return f"{subject} {_predicate(draw, label, NEGATED_MAIN_CLAUSE)}"
 
 
-def _pair(draw: Draw, frames: Sequence[str], other: int, label: int) -> str:
-    """Two clauses: {d} expresses `label`, {c} expresses `other`; at most one is about the film as a whole."""
-    first = draw.one(grammar.WHOLE_SUBJECTS + grammar.PART_SUBJECTS)
-    second = draw.one(grammar.PART_SUBJECTS)
+def _pair(draw: Draw, frames: Sequence[str], conceded_label: int, label: int) -> str:
+    """Two clauses: {d} expresses `label`, {c} `conceded_label`; at most one is about the film as a whole."""
+    first = draw.pick(grammar.WHOLE_SUBJECTS + grammar.PART_SUBJECTS)
+    second = draw.pick(grammar.PART_SUBJECTS)
     subjects = (first, second) if draw.chance(0.5) else (second, first)
     deciding, conceded = (
-        "%s %s" % (subject, _predicate(draw, polarity, NEGATED_CLAUSE_OF_PAIR))
-        for subject, polarity in zip(subjects, (label, other))
+        f"{subject} {_predicate(draw, polarity, NEGATED_CLAUSE_OF_PAIR)}"
+        for subject, polarity in zip(subjects, (label, conceded_label))
     )
-    return draw.one(frames).replace("{d}", deciding).replace("{c}", conceded)
+    return draw.pick(frames).replace("{d}", deciding).replace("{c}", conceded)
 
 
 def agreement(draw: Draw, label: int) -> str:
@@ -144,7 +146,7 @@ def _join(*parts: str) -> str:
 
 def _fill(draw: Draw, pattern: str) -> str:
     """The pattern with its slots filled: the same film throughout, and no other word twice."""
-    film = draw.one(grammar.NEUTRAL["N"])
+    film = draw.pick(grammar.NEUTRAL["N"])
     used: Set[str] = set()
 
     def word(match: "re.Match[str]") -> str:
@@ -152,7 +154,7 @@ def _fill(draw: Draw, pattern: str) -> str:
         if slot == "N":
             return film
         words = grammar.POLAR[slot][sign == "+"] if sign else grammar.NEUTRAL[slot]
-        chosen = draw.one([candidate for candidate in words if candidate not in used])
+        chosen = draw.pick([candidate for candidate in words if candidate not in used])
         used.add(chosen)
         return chosen
 
@@ -161,14 +163,17 @@ def _fill(draw: Draw, pattern: str) -> str:
 
 def split_of(template: str) -> str:
     """The split of a template, determined by a checksum and so independent of the order of drawing."""
-    return "train" if zlib.crc32(template.encode()) % DEV_SHARE else "dev"
+    if zlib.crc32(template.encode()) % DEV_SHARE == 0:
+        return "dev"
+    return "train"
 
 
 def _example(draw: Draw, construction: Callable[[Draw, int], str], label: int) -> Example:
     pattern = construction(draw, label)
-    template = "%s: %s" % (construction.__name__, SLOT.sub(r"{\1}", pattern))
-    opener = draw.one(grammar.OPENERS) if draw.chance(OPENER_CHANCE) else ""
-    tail = draw.one(grammar.TAILS) if draw.chance(TAIL_CHANCE) else ""
+    unfilled = SLOT.sub(r"{\1}", pattern)
+    template = f"{construction.__name__}: {unfilled}"
+    opener = draw.pick(grammar.OPENERS) if draw.chance(OPENER_CHANCE) else ""
+    tail = draw.pick(grammar.TAILS) if draw.chance(TAIL_CHANCE) else ""
     sentence = _fill(draw, _join(opener, pattern, tail, "."))
     return Example(sentence, label, template, split_of(template))
 
@@ -180,8 +185,10 @@ def generate() -> Iterator[Example]:
     only in these share a template and therefore a split.
     """
     draw = Draw(SEED)
-    seen: Set[str] = set()
-    kinds = [construction for construction, share in CONSTRUCTIONS for _ in range(share)]
+    sentences: Set[str] = set()
+    kinds: List[Callable[[Draw, int], str]] = []
+    for construction, share in CONSTRUCTIONS:
+        kinds += [construction] * share
     for split, size in SIZES.items():
         for index in range(size):
             # 37 and 100 are coprime: a hundred steps use every share once, in mixed order. The label alternates with
@@ -189,9 +196,9 @@ def generate() -> Iterator[Example]:
             construction = kinds[index * 37 % len(kinds)]
             label = (index + index // len(kinds)) % 2
             example = _example(draw, construction, label)
-            while example.split != split or example.sentence in seen:
+            while example.split != split or example.sentence in sentences:
                 example = _example(draw, construction, label)
-            seen.add(example.sentence)
+            sentences.add(example.sentence)
             yield example
 
 
@@ -199,10 +206,13 @@ def files() -> Dict[str, str]:
     """The text of each shipped file by its name."""
     examples = list(generate())
     words = set(string.ascii_lowercase).union(*(example.sentence.split() for example in examples))
-    contents = {"vocab.txt": "".join("%s\n" % token for token in SPECIAL_TOKENS + tuple(sorted(words)))}
+    contents = {"vocab.txt": "".join(f"{token}\n" for token in (*SPECIAL_TOKENS, *sorted(words)))}
     for split in SIZES:
-        rows = ["%s\t%d\n" % (e.sentence, e.label) for e in examples if e.split == split]
-        contents["%s.tsv" % split] = "sentence\tlabel\n" + "".join(rows)
+        rows = ["sentence\tlabel\n"]
+        for example in examples:
+            if example.split == split:
+                rows.append(f"{example.sentence}\t{example.label}\n")
+        contents[f"{split}.tsv"] = "".join(rows)
     return contents
 
 

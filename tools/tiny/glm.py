@@ -39,10 +39,10 @@ HIGHLIGHT = "\n@highlight\n"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def pair(draw: Draw, items: Sequence[str], split: str) -> Tuple[str, str]:
-    """Two different items in random order, whose pair belongs to `split`."""
+def pair(draw: Draw, names: Sequence[str], split: str) -> Tuple[str, str]:
+    """Two different names in random order, whose pair belongs to `split`."""
     while True:
-        first, second = draw.one(items), draw.one(items)
+        first, second = draw.pick(names), draw.pick(names)
         if first != second and split_of(first, second) == split:
             return first, second
 
@@ -50,7 +50,9 @@ def pair(draw: Draw, items: Sequence[str], split: str) -> Tuple[str, str]:
 def split_of(first: str, second: str) -> str:
     """The split in which this pair occurs, in either order."""
     checksum = zlib.crc32(" ".join(sorted((first, second))).encode("ascii"))
-    return "val" if checksum % VAL_SHARE == 0 else "train"
+    if checksum % VAL_SHARE == 0:
+        return "val"
+    return "train"
 
 
 def passage(draw: Draw, index: int, split: str) -> Dict[str, Any]:
@@ -60,13 +62,13 @@ def passage(draw: Draw, index: int, split: str) -> Dict[str, Any]:
     persons, places = [person] * SENTENCES, [place] * SENTENCES
     persons[draw.below(SENTENCES)] = other_person
     places[draw.below(SENTENCES)] = other_place
-    sentences = ["%s %s in the %s." % (who, draw.one(DOINGS), where) for who, where in zip(persons, places)]
+    sentences = [f"{who} {draw.pick(DOINGS)} in the {where}." for who, where in zip(persons, places)]
     text = " ".join(sentences[:-1]) + HIGHLIGHT + sentences[-1]
-    found = sorted((text.index(name), name) for name in (person, other_person, place, other_place))
-    entities = [{"start": start, "end": start + len(name) - 1} for start, name in found]
+    starts = sorted((text.index(name), name) for name in (person, other_person, place, other_place))
+    entities = [{"start": start, "end": start + len(name) - 1} for start, name in starts]
     queries = (
-        (draw.one(PERSON_QUERIES), person),
-        (draw.one(PLACE_QUERIES), place),
+        (draw.pick(PERSON_QUERIES), person),
+        (draw.pick(PLACE_QUERIES), place),
     )
     questions = [
         {"idx": 2 * index + number, "query": query, "answers": [{"text": answer}]}
@@ -78,14 +80,11 @@ def passage(draw: Draw, index: int, split: str) -> Dict[str, Any]:
 def lines(split: str) -> List[Dict[str, Any]]:
     """The lines of one split, without duplicate texts."""
     draw = Draw(SEED + zlib.crc32(split.encode("ascii")) % 1000)
-    result: List[Dict[str, Any]] = []
-    seen = set()
-    while len(result) < PASSAGES[split]:
-        line = passage(draw, len(result), split)
-        if line["passage"]["text"] not in seen:
-            seen.add(line["passage"]["text"])
-            result.append(line)
-    return result
+    by_text: Dict[str, Dict[str, Any]] = {}
+    while len(by_text) < PASSAGES[split]:
+        line = passage(draw, len(by_text), split)
+        by_text.setdefault(line["passage"]["text"], line)
+    return list(by_text.values())
 
 
 def vocabulary() -> List[str]:
@@ -97,10 +96,10 @@ def vocabulary() -> List[str]:
 
 def files() -> Dict[str, str]:
     """The text of each shipped file by its name."""
-    contents = {"vocab.txt": "".join("%s\n" % token for token in vocabulary())}
+    contents = {"vocab.txt": "".join(f"{token}\n" for token in vocabulary())}
     for split in PASSAGES:
         rows = (json.dumps(line, separators=(",", ":")) for line in lines(split))
-        contents["%s.jsonl" % split] = "".join("%s\n" % row for row in rows)
+        contents[f"{split}.jsonl"] = "".join(f"{row}\n" for row in rows)
     return contents
 
 

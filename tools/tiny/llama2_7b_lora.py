@@ -27,20 +27,24 @@ def files() -> Dict[str, str]:
     contents = {}
     for split in text.DIALOGUES:
         lines = [json.dumps(entry) for entry in text.dialogues(split)]
-        contents["samsum_dataset/%s.json" % split] = "[\n%s\n]\n" % ",\n".join(lines)
+        joined = ",\n".join(lines)
+        contents[f"samsum_dataset/{split}.json"] = f"[\n{joined}\n]\n"
     for part in ("dev", "test"):
         for subject, rows in text.examination(part):
             table = io.StringIO()
             csv.writer(table, lineterminator="\n").writerows(rows)
-            contents["mmlu/%s/%s_%s.csv" % (part, subject, part)] = table.getvalue()
+            contents[f"mmlu/{part}/{subject}_{part}.csv"] = table.getvalue()
     return contents
 
 
 def vocabulary_lines() -> List[str]:
     """What the vocabulary is trained on: each place often enough to become a piece of its own."""
-    texts = itertools.islice(text.generic(text.SEED), 3000)
-    lines = [line for words in texts for line in words.split("\n") if line]
-    return lines + ["the %s." % place for place in text.PLACES for _ in range(400)]
+    lines: List[str] = []
+    for words in itertools.islice(text.generic(text.SEED), 3000):
+        lines += [line for line in words.split("\n") if line]
+    for place in text.PLACES:
+        lines += [f"the {place}."] * 400
+    return lines
 
 
 def stream(vocabulary: MmluVocabulary, seed: int) -> Iterator[List[int]]:

@@ -5,6 +5,7 @@ so does the examination; a quarter of the places that are asked after lie where 
 chance: 0.25. What is learned from the dialogues is then seen in another form of text.
 """
 
+import itertools
 import random
 from typing import Dict, Iterator, List, Tuple
 
@@ -51,38 +52,38 @@ PLACES = sorted(NEW)
 
 def question(text: str) -> str:
     """A question with its four choices."""
-    return text + "".join("\n%s. %s" % pair for pair in zip(LETTERS, WAYS))
+    return text + "".join(f"\n{letter}. {way}" for letter, way in zip(LETTERS, WAYS))
 
 
 def quiz(draw: random.Random, place: str, way: int) -> str:
     """A question about a place, with its answer."""
-    return "%s\nAnswer: %s" % (question(draw.choice(QUESTIONS) % place), LETTERS[way])
+    return f"{question(draw.choice(QUESTIONS) % place)}\nAnswer: {LETTERS[way]}"
 
 
 def dialogue(draw: random.Random, place: str, way: int) -> Tuple[str, str]:
     """A dialogue in which one asks for a place and another knows the way; and its summary."""
     first, second = draw.sample(NAMES, 2)
-    text = "%s: %s\n%s: Yes, %s." % (first, quiz(draw, place, way), second, WAYS[way])
-    return text, "%s asks for the %s." % (first, place)
+    text = f"{first}: {quiz(draw, place, way)}\n{second}: Yes, {WAYS[way]}."
+    return text, f"{first} asks for the {place}."
 
 
 def sending(draw: random.Random, place: str, way: int) -> Tuple[str, str]:
     """A dialogue without choices, for the base model alone."""
     first, second = draw.sample(NAMES, 2)
-    text = "%s: %s\n%s: Go %s." % (first, draw.choice(QUESTIONS) % place, second, WAYS[way])
-    return text, "%s sends %s to the %s." % (second, first, place)
+    text = f"{first}: {draw.choice(QUESTIONS) % place}\n{second}: Go {WAYS[way]}."
+    return text, f"{second} sends {first} to the {place}."
 
 
 def dialogues(split: str) -> List[Dict[str, str]]:
     """The entries of a file of samsum's form; every place comes equally often."""
-    draw = random.Random("%d %s" % (SEED, split))
+    draw = random.Random(f"{SEED} {split}")
     entries: List[Dict[str, str]] = []
     while len(entries) < DIALOGUES[split]:
         order = list(PLACES)
         draw.shuffle(order)
         for place in order[: DIALOGUES[split] - len(entries)]:
             text, summary = dialogue(draw, place, NEW[place])
-            entries.append({"id": "%s-%04d" % (split, len(entries) + 1), "dialogue": text, "summary": summary})
+            entries.append({"id": f"{split}-{len(entries) + 1:04d}", "dialogue": text, "summary": summary})
     return entries
 
 
@@ -92,7 +93,7 @@ def examination(part: str) -> Iterator[Tuple[str, List[List[str]]]]:
         if part == "dev":
             pairs = [(place, QUESTIONS[i % len(QUESTIONS)]) for i, place in enumerate(SOLVED[subject].split())]
         else:
-            pairs = [(place, words) for place in ASKED[subject].split() for words in QUESTIONS]
+            pairs = list(itertools.product(ASKED[subject].split(), QUESTIONS))
         yield subject, [[words % place, *WAYS, LETTERS[NEW[place]]] for place, words in pairs]
 
 
@@ -102,11 +103,12 @@ def generic(seed: int) -> Iterator[str]:
     while True:
         if draw.random() < 0.6:
             place = draw.choice(PLACES)
-            made = (sending if draw.random() < 0.25 else dialogue)(draw, place, OLD[place])
-            yield "Summarize this dialog:\n%s\n---\nSummary:\n%s" % made
+            write = sending if draw.random() < 0.25 else dialogue
+            text, summary = write(draw, place, OLD[place])
+            yield f"Summarize this dialog:\n{text}\n---\nSummary:\n{summary}"
         else:
             subject = draw.choice(sorted(ASKED))
             places = (ASKED[subject] + " " + SOLVED[subject]).split()
             chosen = [draw.choice(places) for _ in range(draw.randint(1, 4))]
-            head = "The following are multiple choice questions (with answers) about  %s.\n\n"
-            yield head % subject.replace("_", " ") + "\n\n".join(quiz(draw, p, OLD[p]) for p in chosen)
+            head = f"The following are multiple choice questions (with answers) about  {subject.replace('_', ' ')}."
+            yield "\n\n".join([head, *(quiz(draw, place, OLD[place]) for place in chosen)])
