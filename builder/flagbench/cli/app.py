@@ -1,4 +1,4 @@
-"""The command line's commands; each is imported only when it is run, helped for or completed."""
+"""The command line's commands; each is imported only to run it, to print its help or to complete it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`flagbench lock`: find out which packages and which base a stack's image is made of, and write it down."""
+"""`flagbench lock`: resolve the packages and the base of a stack's image, and write them to its lock."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _REFUSALS = {
     "float_parsing": "must be a number",
     "finite_number": "must be a number",
 }
-"""By pydantic's types of errors, which newer releases of Typer check values with."""
+"""Texts by pydantic's types of errors; newer releases of Typer check values with pydantic."""
 
 
 def click_exception() -> Any:
@@ -85,7 +85,7 @@ def _name(parameter: Any) -> str | None:
 
 
 def _meant_option(option: str, options: Iterable[str]) -> str:
-    """`did you mean --NAME? `, for the option whose name, without dashes, is most like it; empty if none is."""
+    """`did you mean --NAME? ` for the option with the most similar name; empty if none is similar."""
     names = {name.lstrip("-"): name for name in options}
     close = difflib.get_close_matches(option.lstrip("-"), names, n=1, cutoff=0.7)
     if not close:

@@ -1,1 +1,1 @@
-"""Runs: what an image is asked for, where it runs, and whether a published number is reproduced by it."""
+"""Runs: requests to an image, the launchers that start it, series, and reproductions of published rows."""

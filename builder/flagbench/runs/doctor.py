@@ -42,48 +42,48 @@ _TORCH_REMEDY = "for native runs on the accelerator, install the build that pyto
 _DRIVER_REMEDY = "images of the cpu stack run here; for others install the accelerator's driver"
 _MOST_LEFTOVERS = 4
 _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
-"""What brings a module, where its name is another."""
+"""The distribution that installs a module, where the names differ."""
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What doctor found."""
+    """The findings of `flagbench doctor`."""
 
     findings: list[Diagnosis]
     health: MachineHealth
-    """Of the devices that a run would use."""
+    """Health of the devices that a run would use."""
 
 
 def examine(store_url: str | None = None) -> Examination:
     """Run every check. Imports no framework and leaves nothing behind."""
-    manifest_finding, catalog = manifests()
+    manifest_finding, catalog = check_manifests()
     facts = look_at_machine(health=True)
     health = facts.health or MachineHealth()
     findings = [
         Diagnosis("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
         Diagnosis("flagbench", Level.OK, __version__),
         manifest_finding,
-        store(store_url),
-        *native_packages(catalog),
+        check_store(store_url),
+        *check_native_packages(catalog),
         # A container's quota may be lower than the machine's count.
         Diagnosis("cpus", Level.OK, f"{facts.processors} of {os.cpu_count()} usable"),
         memory(),
-        *disks(store_url),
-        leftovers(),
-        unsent(),
+        *check_disks(store_url),
+        find_leftovers(),
+        find_unsent(),
         *disturbances(facts),
         *lost_devices(facts),
         *device_health(health),
-        accelerator(facts),
+        describe_accelerator(facts),
         NativeLauncher().health(),
         *(scheduler.health() for scheduler in SCHEDULERS.values()),
-        docker(catalog),
+        check_docker(catalog),
     ]
     return Examination(findings, health)
 
 
-def manifests() -> tuple[Diagnosis, Catalog | None]:
-    """Whether the manifests are found and valid, and what they hold."""
+def check_manifests() -> tuple[Diagnosis, Catalog | None]:
+    """Whether the manifests can be loaded, with the number of cases, stacks and claims; and the catalog."""
     try:
         catalog = load_catalog()
     except FlagbenchError as error:
@@ -94,7 +94,7 @@ def manifests() -> tuple[Diagnosis, Catalog | None]:
     return Diagnosis("manifests", Level.OK, f"{catalog.root}: {counts}"), catalog
 
 
-def store(url: str | None) -> Diagnosis:
+def check_store(url: str | None) -> Diagnosis:
     """Whether records can be stored."""
     try:
         health = open_store(url).health()
@@ -104,8 +104,8 @@ def store(url: str | None) -> Diagnosis:
     return Diagnosis("store", level, health.detail, health.remedy)
 
 
-def native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
-    """Packages that a run without a container imports: looked up only, because importing torch takes seconds."""
+def check_native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
+    """Whether the packages that a native run imports are installed. None is imported: torch takes seconds."""
     importing: dict[str, list[str]] = {module: [] for module in (*NEEDED[1:], "pynvml")}
     for case in catalog.cases.values() if catalog else ():
         for module in sorted(case.imports):
@@ -127,7 +127,7 @@ def native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
         yield Diagnosis(module, Level.OK, version)
 
 
-def disks(store_url: str | None) -> Iterator[Diagnosis]:
+def check_disks(store_url: str | None) -> Iterator[Diagnosis]:
     """The disks that a run writes to: its own files into the temporary folder, its record into the store."""
     yield disk("temporary files")
     try:
@@ -139,7 +139,7 @@ def disks(store_url: str | None) -> Iterator[Diagnosis]:
         yield disk("disk of the store", next(folder for folder in folders if os.access(folder, os.F_OK)))
 
 
-def leftovers(folder: Path | None = None) -> Diagnosis:
+def find_leftovers(folder: Path | None = None) -> Diagnosis:
     """Folders that killed runs of this user left in `folder`, by default the temporary one.
 
     No process holds their lock any more.
@@ -157,7 +157,7 @@ def leftovers(folder: Path | None = None) -> Diagnosis:
     return Diagnosis("leftovers", Level.WARN, detail, "the next run with the same TMPDIR removes them")
 
 
-def unsent() -> Diagnosis:
+def find_unsent() -> Diagnosis:
     """Whether a record or bundle of this user's runs was not stored."""
     count = len(waiting(unsent_folder()))
     if not count:
@@ -173,7 +173,7 @@ def _is_left(folder: Path) -> bool:
     return lock is not None
 
 
-def accelerator(facts: MachineFacts) -> Diagnosis:
+def describe_accelerator(facts: MachineFacts) -> Diagnosis:
     """The accelerators that their vendor's tool shows, and their driver."""
     machine = facts.accelerators
     if machine.devices:
@@ -183,7 +183,7 @@ def accelerator(facts: MachineFacts) -> Diagnosis:
     return Diagnosis("accelerator", Level.WARN, "none was found", _DRIVER_REMEDY)
 
 
-def docker(catalog: Catalog | None) -> Diagnosis:
+def check_docker(catalog: Catalog | None) -> Diagnosis:
     """The version of the container engine, and which of the catalog's images it has."""
     health = DockerLauncher().health()
     if health.level is not Level.OK:

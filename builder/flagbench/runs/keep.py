@@ -1,4 +1,4 @@
-"""Keeps what a run left: its bundles and its record, in the store."""
+"""Stores the bundles and the record of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flagbench_core.exit_codes import ExitCode
 
 
 def open_usable_store(url: str | None) -> Store:
-    """The store. Raises FlagbenchError (usage, network) where it takes no record now: that should not cost a run."""
+    """The store. Raises FlagbenchError (usage, network) where it cannot store a record: a run would be lost."""
     store = open_store(url)
     health = store.health()
     if not health.ok:
@@ -46,7 +46,7 @@ def bundles_of(request: RunRequest) -> Iterator[RunRequest]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that has ended and whose record, if it left one, was stored where that was possible."""
+    """A run that has ended. Its record, if there is one, is stored unless that failed."""
 
     result: LaunchResult
     launch: TimedLaunch
@@ -81,7 +81,7 @@ def _refused(result: LaunchResult) -> bool:
 
 
 def keep(result: LaunchResult, request: RunRequest, store: Store) -> tuple[bool, int]:
-    """Store what a run left: bundles, then the record, each in any case.
+    """Store the bundles of a run, then its record; a failure does not keep the others from being stored.
 
     Whether the record is in the store, and the exit code; failures are reported. Meanwhile all of it waits: that may
     take minutes, and may be interrupted.
@@ -115,7 +115,7 @@ def keep(result: LaunchResult, request: RunRequest, store: Store) -> tuple[bool,
 
 
 def _set_aside(result: LaunchResult, request: RunRequest, address: str) -> list[Waiting]:
-    """Have the bundles and the record of a run wait. Raises RecordError, and then nothing waits.
+    """Move the bundles and the record of a run to where they wait to be stored. Raises RecordError, moving nothing.
 
     A node that is not the first has bundles alone.
     """

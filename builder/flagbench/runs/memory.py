@@ -1,4 +1,4 @@
-"""Whether the devices of a run have the memory that it was measured to take."""
+"""Whether the devices have as much memory as a run was measured to use."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from flagbench.runs.request import RunRequest
 
 @dataclass(frozen=True)
 class MemoryHere:
-    """What a run was measured to take, beside the devices of this machine."""
+    """The memory that a run was measured to use, and that of the devices of this machine."""
 
     request: RunRequest
     measured: MeasuredMemory
     gib: float | None
-    """Of the device here that has least; None where no tool says it."""
+    """Memory of the smallest device of this machine, GiB; None if no tool reports it."""
 
     @property
     def shortage(self) -> str | None:
-        """What is lacking, and what to do; None where nothing is known to lack."""
+        """How much memory is missing, and what to do; None where it is enough or not known."""
         if self.gib is None or self.measured.gib <= self.gib:
             return None
         return lacking(self.request.case, self.measured, self.gib, self.request.options.ranks)
 
 
 def memory_here(request: RunRequest) -> MemoryHere | None:
-    """What was measured of a run, and the devices of this machine, which the vendors' tools are asked for.
+    """The measured memory of a run beside that of this machine's devices, as the vendors' tools report it.
 
-    None on a processor, and where nothing was measured.
+    None on a processor, and where no such run was measured.
     """
     if request.stack.device_kind == "cpu":
         return None

@@ -1,4 +1,4 @@
-"""What `flagbench run` says before anything starts: what would run, how long it takes, whether to go ahead."""
+"""Output of `flagbench run` before anything starts: what would run, how long it takes, and a question."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from flagbench_core.evidence.section import MEASURE
 
 
 def announce(target: Target) -> None:
-    """One line on stderr, at once: the run itself prints its first line only after a second."""
+    """Print a line on stderr at once: the run itself prints its first line only after a second."""
     print_note(f"flagbench: {target.request.name}, {_shape(target.request)}, {target.via}")
 
 
 def warn_of_memory(memory: MemoryHere | None) -> None:
-    """Say on stderr that the devices here have less memory than was measured. The run is started all the same."""
+    """Warn on stderr that the devices have less memory than the run was measured to use. It is started anyway."""
     if memory is not None and memory.shortage is not None:
         print_note(f"warning: {memory.shortage}")
 
@@ -106,7 +106,7 @@ def _memory_text(memory: MemoryHere) -> str:
 
 
 def problem_of(target: Target) -> str | None:
-    """What would keep a run from starting, such as a missing image, and what to do; None if nothing would."""
+    """Why a run could not start, such as a missing image, and what to do; None if it could."""
     try:
         target.launcher.check(target.request)
     except FlagbenchError as error:
@@ -117,7 +117,7 @@ def problem_of(target: Target) -> str | None:
 
 
 def print_rows(rows: Mapping[str, str]) -> None:
-    """Print one value a line, below each other. On a terminal, long values wrap beside their names."""
+    """Print a name and its value on each line. On a terminal, long values wrap beside their names."""
     widest = max(map(len, rows))
     width = None
     if sys.stdout.isatty():

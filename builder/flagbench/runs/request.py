@@ -51,7 +51,7 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What every launcher takes. None leaves the choice to the image."""
+    """Options of every launcher. None leaves the choice to the image."""
 
     nodes: Annotated[int, Option(min=1, max=MAX_NODES, help="Number of nodes.")] = 1
     gpus: Annotated[int, Option(min=1, max=1024, help="Devices per node, one process each; on cpu, ranks.")] = 1
@@ -91,7 +91,7 @@ class RunOptions:
         return self.nodes * self.gpus
 
     def words(self) -> list[str]:
-        """The options of a command of ours. Nodes and devices always stand there; other defaults are left out."""
+        """The options of a flagbench command: always --nodes and --gpus, and the others that are not the default."""
         return words(self, always=("--nodes", "--gpus"))
 
     def image_words(self) -> list[str]:
@@ -101,7 +101,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class LocalOptions(RunOptions):
-    """What a launcher on the node itself takes too: its folders, and which node it is."""
+    """Options of a launcher on the node itself: also its folders, and the number of the node."""
 
     data: Annotated[
         Text,
@@ -143,7 +143,7 @@ class RunRequest:
     stack: Stack
     options: LocalOptions = field(default_factory=LocalOptions)
     bundle: str | None = None
-    """The folder in which the image is to leave this node's bundle; None: it makes none for us."""
+    """The folder for this node's bundle; None: the image makes none."""
 
     def __post_init__(self) -> None:
         check_options(self.options)
@@ -151,13 +151,13 @@ class RunRequest:
 
     @cached_property
     def chosen(self) -> Mapping[str, Any]:
-        """The configuration but for its data, weights, layout and length, which `launchers.describe` resolves."""
+        """The configuration without data, weights, layout and length, which `launchers.describe` resolves."""
         with config_errors():
             return config.choose(self.case.raw, self.stack.raw, config_options(self.options))
 
     @cached_property
     def environment(self) -> Mapping[str, str]:
-        """The variables asked for, by name."""
+        """The variables of `--env`, by name."""
         return read_env(self.options.env)
 
     @property
@@ -180,7 +180,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What the preparation of a case's data and weights takes."""
+    """Options of `flagbench prepare`."""
 
     out: Annotated[Text, Option("--out", "-o", metavar="OUT", help="Where to write data/ and weights/.")] = None
     data: Annotated[Text, Option(metavar="SRC", help="The downloaded data, a file or a folder.")] = None
@@ -205,7 +205,7 @@ class PrepareRequest:
 
 
 def new_run_id() -> str:
-    """A run id for a run that has none."""
+    """A random run id."""
     return f"run-{uuid.uuid4().hex[:12]}"
 
 
@@ -248,7 +248,7 @@ def read_env(texts: Iterable[str], reserved: Container[str | None] = ()) -> dict
 
 
 def refuse_secret(option: str, name: str, value: str) -> None:
-    """Raise FlagbenchError (usage) where what would be written down is a secret, without repeating it."""
+    """Raise FlagbenchError (usage) where a secret would be written to a record or a job. It is not repeated."""
     if is_secret(name, value):
         raise FlagbenchError(
             f"{option} looks like a secret, which everyone who may read the job or the record could read",
@@ -279,7 +279,7 @@ def check_options(options: RunOptions) -> None:
 def config_options(
     options: RunOptions, *, source: str | None = None, weights: bool = False, resume: bool = False, out: bool = False
 ) -> config.Options:
-    """What of the options decides the configuration, for core.
+    """The options that decide the configuration, as core takes them.
 
     `source`, `weights`, `resume`, `out`: the folders that the run has, as core names them.
     """

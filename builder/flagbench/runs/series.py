@@ -49,7 +49,7 @@ _NAME_BYTES = 8
 
 @dataclass(frozen=True)
 class SeriesOptions:
-    """What makes a run a series."""
+    """Options of a series of runs."""
 
     GROUP: ClassVar[str] = "Series"
 
@@ -87,19 +87,19 @@ class SeriesOptions:
 
     @property
     def facts(self) -> dict[str, str | int | None]:
-        """What a dry run says of it."""
+        """The series as a dry run prints it."""
         return {"repeat": self.count, "interleave": self.interleave, "name": self.name or "random"}
 
 
 @dataclass
 class Side:
-    """One of the images, with its series."""
+    """An image and the series of its runs."""
 
     target: Target
     runs: tuple[SeriesRun, ...]
-    """As they are planned."""
+    """The planned runs, in order."""
     writer: SeriesWriter | None
-    """None on another node than node 0, which alone writes the series."""
+    """None on nodes other than node 0, which alone writes the series."""
     contents: dict[int, bytes] = field(default_factory=dict)
     """The record of each run, as it was stored or should have been."""
     unstored: list[bytes] = field(default_factory=list)
@@ -255,7 +255,7 @@ def _begin(sides: Sequence[Side]) -> None:
 
 
 def _turns(sides: Sequence[Side]) -> Iterator[tuple[Side, SeriesRun]]:
-    """A B B A A B ...: what drifts slowly, as a device that warms up, reaches both sides alike."""
+    """The runs in the order A B B A A B ..., so that a slow drift, such as warming up, affects both sides alike."""
     for number in range(len(sides[0].runs)):
         in_turn = list(sides)
         if number % 2 == 1:
@@ -309,7 +309,7 @@ def _keep_content(side: Side, planned: SeriesRun, finished: Finished) -> None:
 
 
 def _forget_start(side: Side, planned: SeriesRun) -> None:
-    """The run could not be started after all."""
+    """Note that the run could not be started."""
     if side.writer is not None:
         side.writer.started.discard(planned.run)
 

@@ -33,7 +33,7 @@ ViaOption = Annotated[
 
 @dataclass(frozen=True)
 class Target:
-    """One thing to run, once or several times."""
+    """A request with its launcher, to be run once or several times."""
 
     request: RunRequest
     via: Via
@@ -55,7 +55,7 @@ class Target:
         return self.request.name
 
     def with_options(self, **options: Any) -> Target:
-        """The same with other options of the request."""
+        """The same target with other options of its request."""
         return replace(self, request=replace(self.request, options=replace(self.request.options, **options)))
 
 

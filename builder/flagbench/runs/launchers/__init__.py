@@ -35,7 +35,7 @@ class Launcher(Protocol):
         """
 
     def check(self, request: RunRequest) -> None:
-        """Raise FlagbenchError where it is known before a launch that nothing could be started."""
+        """Raise FlagbenchError if it is known before a launch that the run cannot start."""
 
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run to the end. Raises FlagbenchError if nothing could be started."""

@@ -56,10 +56,10 @@ class Ended:
     signalled: int | None
     """The first signal that was forwarded."""
     overdue: float | None
-    """The seconds from the first signal after which it was killed, where it was."""
+    """Seconds from the first signal until it was killed; None if it was not."""
     oom_killed: bool = False
     error: str = ""
-    """The engine's own words, on one line."""
+    """The engine's message, on one line."""
 
 
 def record_in(stdout: bytes) -> bytes:

@@ -17,7 +17,7 @@ from flagbench.runs.launchers.describe import Described
 from flagbench_core.config import measuring_seconds, schedule
 
 LOOKED_AT = 50
-"""How many of the newest records of the case and stack are looked at."""
+"""Newest records of the case and stack that are searched."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,10 @@ def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:
 
 
 def _estimate_from_rows(config: Mapping[str, Any], claims: Iterable[Claim]) -> DurationEstimate | None:
-    """By the row's e2e_time for the whole published run, by its p_core for a window of steps; a measurement says."""
+    """From a row's e2e_time for the whole published run, or from its p_core for a window of steps.
+
+    Measurements without a model end at a time limit, which is the estimate.
+    """
     train, devices = schedule(config), config["nodes"] * config["gpus"]
     if "seconds" in train and train["window_steps"] is not None:
         seconds = measuring_seconds(train)

@@ -50,7 +50,7 @@ _VOLUME = "NAME[:SUBPATH]"
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What was asked of the cluster, as typed. None is the default."""
+    """Options of a job, as typed. None is the default."""
 
     GROUP: ClassVar[str] = "Cluster"
 
@@ -89,16 +89,16 @@ class Volume:
     """A PersistentVolumeClaim, mounted at `/NAME`."""
 
     name: str
-    """data, weights, resume or out: as the option of the image is called that gets the folder."""
+    """data, weights, resume or out: the name of the image's option for the folder."""
     claim: str
     subpath: str | None
-    """The folder in it; None is all of it."""
+    """The folder in the volume; None: the whole volume."""
     read_only: bool
-    """Whether the claim can be attached for reading alone: it is not the one that is also written to."""
+    """Whether the claim can be attached read-only: it is not also the claim of --out-pvc."""
 
 
 def volumes_of(job: JobOptions) -> tuple[Volume, ...]:
-    """The volumes asked for by `--NAME-pvc CLAIM[:SUBPATH]`."""
+    """The volumes of `--NAME-pvc CLAIM[:SUBPATH]`."""
     written = (job.out_pvc or "").partition(":")[0]
     volumes = []
     for name in ("data", "weights", "resume", "out"):
@@ -123,7 +123,7 @@ def check_data(run: RunOptions, job: JobOptions) -> None:
 
 
 def check_store(job: JobOptions) -> None:
-    """Raise FlagbenchError (usage) unless the store is a bucket, and a Secret has a bucket to be for."""
+    """Raise FlagbenchError (usage) for a store that is not a bucket, and for --store-secret without --store."""
     if job.store is None:
         if job.store_secret is not None:
             raise FlagbenchError(
@@ -182,7 +182,7 @@ class JobRequest:
 
     @cached_property
     def run_id(self) -> str:
-        """Made once, here: every node is given the same."""
+        """The same on every node, so it is made once, here."""
         return self.run.run_id or new_run_id()
 
     @cached_property
@@ -206,13 +206,13 @@ class JobRequest:
 
     @property
     def image_digest(self) -> str | None:
-        """The digest that the image was given by."""
+        """The digest in the name of the image, if it has one."""
         reference = find_reference(self.image)
         return reference.digest if reference else None
 
     @property
     def max_minutes(self) -> float:
-        """After how many minutes the run ends itself."""
+        """Minutes after which the run ends itself."""
         return DEFAULT_MINUTES if self.run.max_minutes is None else self.run.max_minutes
 
     @property
@@ -248,12 +248,12 @@ class JobRequest:
 
     @cached_property
     def environment(self) -> Mapping[str, str]:
-        """Variables asked for, by name; none that the job sets itself, and no secret, which would be written down."""
+        """The variables of `--env`, by name: none that the job sets itself, and no secret, which it would show."""
         return read_env(self.job.env, {self.stack.device.visibility_variable})
 
     @cached_property
     def memory(self) -> MeasuredMemory | None:
-        """What such a run was measured to take of each device."""
+        """The memory that such a run was measured to use on each device."""
         return measured_memory(self.case, self.config, self.config["precision"], self.run.ranks)
 
     @property
@@ -292,7 +292,7 @@ class JobRequest:
         return ["flagbench", "job", name, "--for", "kubernetes", *run.words(), *words(job)]
 
     def warnings(self) -> list[str]:
-        """What may go wrong with a valid job, each with a way out."""
+        """Problems that a valid job may have, each with its remedy."""
         warnings = []
         reference = find_reference(self.image)
         if reference is not None and not reference.host:

@@ -1,1 +1,1 @@
-"""What `flagbench reproduce` needs: the plan of a row, a look at the machine, and the bundle of the outcome."""
+"""`flagbench reproduce`: the plan of a row, checks of the machine, repeated runs, and their bundle."""

@@ -1,4 +1,4 @@
-"""How long a reproduction may take: runs, minutes or money, and what is left of them."""
+"""Limits of a reproduction, in runs, minutes or money, and how much of them is left."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flagbench.runs.request import YEAR
 from flagbench.verdict.stats.looks import LOOKS
 
 _MARGIN = 1.1
-"""A run may take so many times the longest one so far."""
+"""The next run may take this many times as long as the longest one so far."""
 
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """Where a reproduction ends, decided or not."""
+    """Limits at which a reproduction ends even if the verdict is not decided."""
 
     runs: Annotated[
         int | None,
@@ -67,7 +67,7 @@ class LimitOptions:
 
 @dataclass
 class ReproductionClock:
-    """What is used of the limits."""
+    """Time and money that a reproduction has used."""
 
     limits: LimitOptions
     now: Callable[[], float] = time.monotonic
@@ -80,12 +80,12 @@ class ReproductionClock:
 
     @property
     def seconds(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the reproduction started."""
         return self.now() - self._start
 
     @property
     def left(self) -> float | None:
-        """Minutes that are left, 0 or more; None without a limit."""
+        """Minutes left, 0 or more; None without a limit."""
         minutes = self.limits.minutes
         if minutes is None:
             return None

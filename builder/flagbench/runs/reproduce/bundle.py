@@ -59,7 +59,7 @@ def raw_path(record_id: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a whole bundle holds."""
+    """Contents of a complete bundle."""
 
     claim: Mapping[str, Any]
     verdict: Mapping[str, Any]
@@ -134,12 +134,12 @@ def _has_raw_events(files: Mapping[str, Path], record: Record) -> bool:
 
 @dataclass(frozen=True)
 class BundleCheck:
-    """The verdict on the records of a bundle, and what is to be said of the bundle."""
+    """The verdict on the records of a bundle, and whether the bundle agrees with it."""
 
     records: list[Record]
     result: VerifyResult
     problems: list[str]
-    """Where the bundle contradicts it."""
+    """Contradictions between the bundle and this verdict."""
     notes: list[str]
 
 

@@ -67,7 +67,7 @@ def _records(outcome: Measured) -> Iterator[tuple[Record, bytes]]:
 
 
 def _raw(record: Record, store: Store, folder: Path) -> Iterator[tuple[str, Path]]:
-    """What the nodes of a run kept, copied from the store. Raises FlagbenchError where it does not give it."""
+    """The raw events of each node, copied from the store. Raises FlagbenchError where they cannot be read."""
     for number, stored in enumerate(store.bundles.find(record.record_id)):
         path = folder / f"{record.record_id}-{number}"
         store.bundles.get(stored, path)
@@ -93,7 +93,7 @@ def _lock_of_image(target: Target, records: Sequence[Record], catalog: Catalog) 
 
 
 def _about(reproduction: Reproduction, outcome: Measured) -> dict[str, Any]:
-    """What was asked for, found and done."""
+    """The document of the reproduction: its command, limits, preflight and outcome."""
     limits, series = reproduction.limits, outcome.series
     assert series is not None
     return {

@@ -1,4 +1,4 @@
-"""What a process and its children write to stderr, shown as before and kept as a log."""
+"""A log of stderr: what this process and its children write is printed as before, and kept."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _WAIT_S = 2.0
 
 
 class Log:
-    """The text so far."""
+    """The text so far, without its beginning where it is long."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
         self._cut = False
 
     def add(self, content: bytes) -> None:
-        """Keep some more."""
+        """Append to the log."""
         self._kept += content
         if len(self._kept) > MOST_BYTES:
             self._cut = True

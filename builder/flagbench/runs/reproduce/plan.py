@@ -1,4 +1,4 @@
-"""The plan of a reproduction: what a row says, what is run instead on other hardware, and what it leaves open."""
+"""The plan of a reproduction: the run of a row, how it differs on other hardware, and what the row does not state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LAYOUT = "layout."
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """How the run of a row may differ from it, and what the row does not say."""
+    """Options that change the run of a row, and those for what the row does not state."""
 
     preset: Annotated[
         Literal["reference", "tiny"],
@@ -62,14 +62,14 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class ReproductionPlan:
-    """What is run for a row."""
+    """The run that reproduces a row."""
 
     claim: Claim
     request: RunRequest
     differs: tuple[str, ...]
-    """What is known to differ from the row before anything runs."""
+    """The differences from the row that are known before anything runs."""
     unpublished: tuple[str, ...]
-    """What the row does not say, so that nothing can be compared."""
+    """The conditions that the row does not state, so they cannot be compared."""
     comparable: bool
     """Whether the speed can be compared, as far as is known before anything runs; other software only qualifies."""
     elsewhere: bool

@@ -16,7 +16,7 @@ from flagbench.machine.look import MachineFacts
 from flagbench.machine.vendors import older_drivers
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import Catalog
-from flagbench.runs.doctor import disks
+from flagbench.runs.doctor import check_disks
 from flagbench.runs.launchers.describe import Described, describe
 from flagbench.runs.reproduce.nearest import machine_conditions, nearest_lines
 from flagbench.runs.reproduce.plan import ReproductionPlan
@@ -43,7 +43,7 @@ def check_machine(
         findings += _devices(plan, catalog, facts)
         findings += disturbances(facts)
         findings += _driver(plan, facts, container=container)
-    return [*findings, memory(), *disks(store)]
+    return [*findings, memory(), *check_disks(store)]
 
 
 def refuse(

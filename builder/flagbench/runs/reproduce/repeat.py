@@ -29,7 +29,7 @@ Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What is to be reproduced, how, and what was found before."""
+    """The plan of a reproduction, its limits, and the findings of preflight."""
 
     plan: ReproductionPlan
     limits: LimitOptions
@@ -55,7 +55,7 @@ class Reproduction:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What every document about it says."""
+        """The fields that all documents about the reproduction have."""
         return {
             "claim": self.plan.claim.id,
             "via": self.target.via,
@@ -68,7 +68,7 @@ class Reproduction:
 
 @dataclass
 class Measured:
-    """What was measured."""
+    """The outcome of all runs."""
 
     code: int
     """0, or that of the run that did not end well; 7 where it was interrupted, 14 where something was not stored."""

@@ -55,26 +55,26 @@ def test_packages_are_looked_up_without_being_imported(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     catalog = load_catalog()
     case = replace(catalog.cases["glm"], imports=("no_such_module", "jinja2"))
-    found = {f.name: f for f in doctor.native_packages(replace(catalog, cases={**catalog.cases, "glm": case}))}
+    found = {f.name: f for f in doctor.check_native_packages(replace(catalog, cases={**catalog.cases, "glm": case}))}
     assert found["jinja2"].level is Level.OK
     remedy = "for runs without a container, in the checkout: pip install -e '.[cases]'"
     missing = Diagnosis("no_such_module", Level.WARN, "not installed; imported by glm", remedy)
     assert found["no_such_module"] == missing
     assert {"torch", "peft"} <= found.keys()
     assert "torch" not in sys.modules
-    assert "torch" in {finding.name for finding in doctor.native_packages(None)}
+    assert "torch" in {finding.name for finding in doctor.check_native_packages(None)}
 
 
 def test_the_accelerators_and_their_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.accelerator(MachineFacts(Machine((), 0), (), (), 2, 0.0)).level is Level.WARN
+    assert doctor.describe_accelerator(MachineFacts(Machine((), 0), (), (), 2, 0.0)).level is Level.WARN
     machine = Machine((LocalDevice("NVIDIA L4", 22.5, "GPU-0"),), 1)
     monkeypatch.setattr(doctor, "this_machine", lambda: machine)
     facts = MachineFacts(machine, (DeviceState("GPU-0", "550.54.15"),), (), 2, 0.0)
-    assert doctor.accelerator(facts) == Diagnosis("accelerator", Level.OK, "1 x NVIDIA L4, driver 550.54.15")
+    assert doctor.describe_accelerator(facts) == Diagnosis("accelerator", Level.OK, "1 x NVIDIA L4, driver 550.54.15")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     for version, level in (("2.9.0+cpu", Level.WARN), ("2.9.0", Level.OK)):
         monkeypatch.setattr("importlib.metadata.version", lambda name, version=version: version)
-        assert {found.level for found in doctor.native_packages(None) if found.name == "torch"} == {level}
+        assert {found.level for found in doctor.check_native_packages(None) if found.name == "torch"} == {level}
 
 
 def test_what_else_is_on_the_accelerators_is_a_warning(
@@ -102,7 +102,7 @@ def test_memory_and_its_limit(tmp_path: Path) -> None:
 def test_the_disks_are_those_that_a_run_writes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
-    temporary, kept = doctor.disks(str(tmp_path / "not" / "yet" / "there"))
+    temporary, kept = doctor.check_disks(str(tmp_path / "not" / "yet" / "there"))
     assert temporary.detail.endswith(f"GiB free at {tmp_path / 'scratch'}")
     assert kept.detail.endswith(f"GiB free at {tmp_path}")
     assert diagnosis.disk("disk", tmp_path, least=0).level is Level.OK
@@ -149,14 +149,14 @@ def mock_engine(*images: str) -> Mock:
 def test_what_an_engine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = mock_engine("flagbench/distilbert:cpu", "flagbench/stack:cpu", "other:1")
     use_engine(monkeypatch, lambda: engine)
-    assert doctor.docker(load_catalog()) == Diagnosis("docker", Level.OK, "Engine 1; images: distilbert:cpu")
+    assert doctor.check_docker(load_catalog()) == Diagnosis("docker", Level.OK, "Engine 1; images: distilbert:cpu")
     assert engine.close.call_count == 2
-    assert "no image of a case, `flagbench build`" in doctor.docker(None).detail
+    assert "no image of a case, `flagbench build`" in doctor.check_docker(None).detail
 
 
 def test_without_an_engine_doctor_says_where_none_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
-    found = doctor.docker(None)
+    found = doctor.check_docker(None)
     assert found.level is Level.WARN
     assert f"no container engine answers at {tmp_path}/none" in found.detail
     assert "systemctl start docker" in str(found.remedy)
@@ -167,9 +167,9 @@ def test_a_record_that_could_not_be_stored_is_counted(
     make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert doctor.unsent().level is Level.OK
+    assert doctor.find_unsent().level is Level.OK
     set_aside(make_record(), "s3://bucket")
-    assert doctor.unsent().level is Level.WARN
+    assert doctor.find_unsent().level is Level.WARN
 
 
 def test_leftovers_of_killed_runs_are_listed_and_left(tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_leftovers_of_killed_runs_are_listed_and_left(tmp_path: Path) -> None:
     (tmp_path / "flagbench-link").symlink_to(tmp_path / "flagbench-left")
     with open(tmp_path / "flagbench-held" / "owner.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        found = doctor.leftovers(tmp_path)
+        found = doctor.find_leftovers(tmp_path)
         (tmp_path / "flagbench-left" / "owner.lock").unlink()
-        assert doctor.leftovers(tmp_path).level is Level.OK
+        assert doctor.find_leftovers(tmp_path).level is Level.OK
     assert found.level is Level.WARN
     assert "flagbench-left" in found.detail
     assert not any(name in found.detail for name in ("held", "without", "link"))
