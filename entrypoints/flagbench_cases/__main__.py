@@ -3,10 +3,9 @@
 `prepare CASE ...` (in an image `CASE prepare ...`) converts data and weights into the folders that a run reads.
 """
 
-from __future__ import annotations
-
 import os
 import sys
+from typing import List
 
 from flagbench_cases.shared.interruption import Interruption
 
@@ -15,7 +14,7 @@ INTERRUPTED = 7
 RANK_FAILED = 4
 
 
-def main(argv: list[str]) -> int:
+def main(argv: List[str]) -> int:
     """Run or prepare a case; returns the exit code."""
     code = INTERRUPTED
     with Interruption() as interruption:
@@ -39,7 +38,7 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def run(argv: list[str], interruption: Interruption) -> int:
+def run(argv: List[str], interruption: Interruption) -> int:
     """Dispatch to `prepare` or a run; returns the exit code."""
     if "prepare" in argv[:2]:
         from flagbench_cases.prepare import command

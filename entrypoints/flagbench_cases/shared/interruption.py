@@ -1,16 +1,14 @@
 """Signals that ask this process to stop: recorded from the start until the record is printed, never fatal.
 
-It is imported before everything else in this package and imports very little, because a signal received before that
-leaves no record.
+It is imported before everything else in this package and imports very little, not even `__future__`, because a signal
+received before that leaves no record.
 """
-
-from __future__ import annotations
 
 import os
 import signal
 import time
 import types
-from typing import Any, NoReturn
+from typing import Any, Dict, NoReturn, Optional
 
 # Signals that do not end a process, that cannot be caught, or that report a fault of this process itself.
 OTHERS = (
@@ -30,13 +28,13 @@ class Interruption:
     """
 
     def __init__(self) -> None:
-        self.number: int | None = None
+        self.number: Optional[int] = None
         self._at = 0.0
-        self._before: dict[int, Any] = {}
+        self._before: Dict[int, Any] = {}
         self.abandoned = False
         """Whether a thread may wait for a network for long: this process ends without waiting for it."""
 
-    def __enter__(self) -> Interruption:
+    def __enter__(self) -> "Interruption":
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
@@ -52,7 +50,7 @@ class Interruption:
                 handler = signal.SIG_DFL
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: types.FrameType | None) -> None:
+    def _note(self, number: int, frame: Optional[types.FrameType]) -> None:
         if self.number is None:
             self.number, self._at = number, time.monotonic()
         elif time.monotonic() - self._at > COPY_SECONDS:
@@ -66,7 +64,7 @@ class Interruption:
     def exit_within(self, seconds: float, code: int) -> None:
         """Exit with `code` after `seconds` of real time or at the next signal, even if this process is blocked."""
 
-        def leave(number: int, frame: types.FrameType | None) -> NoReturn:
+        def leave(number: int, frame: Optional[types.FrameType]) -> NoReturn:
             os._exit(code)
 
         for number in self._before:
