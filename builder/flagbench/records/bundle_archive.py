@@ -104,30 +104,12 @@ class _Limited(gzip.GzipFile):
 
 def _unpack(path: Path, folder: Path) -> dict[str, Path]:
     """Write the files of an archive below a folder, none of them anything but a new plain file."""
-    files: dict[str, Path] = {}
     if path.exists() and not path.is_file():
         raise BundleError("it is not a file")
     with path.open("rb") as file, _Limited(fileobj=file) as stream:
-        most = left = max(ALWAYS, RATIO * os.fstat(file.fileno()).st_size)
+        most = max(ALWAYS, RATIO * os.fstat(file.fileno()).st_size)
         try:
-            with tarfile.open(fileobj=stream, mode="r:") as archive:
-                while (member := archive.next()) is not None:
-                    archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all headers in memory
-                    if member.isdir():
-                        continue
-                    if not _is_plain(member):
-                        raise BundleError(f"it holds {brief(member.name)!r}, which is not a plain file below it")
-                    left -= member.size
-                    if left < 0 or len(files) == MOST_FILES:
-                        raise BundleError(f"it unpacks to more than {most:,} bytes or {MOST_FILES:,} files")
-                    stream.left = member.size
-                    files[member.name] = folder / member.name
-                    files[member.name].parent.mkdir(parents=True, exist_ok=True)
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    with files[member.name].open("xb") as target:
-                        shutil.copyfileobj(content, target, _CHUNK)
-                    stream.left = _HEADER_BYTES
+            files = _extract(stream, folder, most)
             while stream.read(_CHUNK):  # to the end, where gzip checks its own checksum
                 pass
         except BundleError:
@@ -138,6 +120,35 @@ def _unpack(path: Path, folder: Path) -> dict[str, Path]:
             if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
                 raise
             raise BundleError(f"it is not a valid .tar.gz: {brief(str(error))}") from error
+    return files
+
+
+def _extract(stream: _Limited, folder: Path, most: int) -> dict[str, Path]:
+    """Write the files of an archive below a folder, at most `most` bytes.
+
+    Raises BundleError for what a bundle must not have, and whatever tarfile raises for a damaged archive.
+    """
+    files: dict[str, Path] = {}
+    left = most
+    with tarfile.open(fileobj=stream, mode="r:") as archive:
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all headers in memory
+            if member.isdir():
+                continue
+            if not _is_plain(member):
+                raise BundleError(f"it holds {brief(member.name)!r}, which is not a plain file below it")
+            left -= member.size
+            if left < 0 or len(files) == MOST_FILES:
+                raise BundleError(f"it unpacks to more than {most:,} bytes or {MOST_FILES:,} files")
+            target = folder / member.name
+            files[member.name] = target
+            stream.left = member.size
+            target.parent.mkdir(parents=True, exist_ok=True)
+            content = archive.extractfile(member)
+            assert content is not None
+            with target.open("xb") as file:
+                shutil.copyfileobj(content, file, _CHUNK)
+            stream.left = _HEADER_BYTES
     return files
 
 
