@@ -69,12 +69,12 @@ def look_at_machine(gpus: int | None = None, *, health: bool = False) -> Machine
         device_health = look_at_health(accelerators, gpus)
     states = usage.devices[:gpus]
     uuids = {state.uuid for state in states}
-    programs = [name for uuid, name in usage.processes if uuid in uuids]
+    programs = dict.fromkeys(name for uuid, name in usage.processes if uuid in uuids)
     processors = len(os.sched_getaffinity(0))
     return MachineFacts(
         accelerators=accelerators,
         states=states,
-        programs=tuple(programs[:MOST_PROGRAMS]),
+        programs=tuple(programs)[:MOST_PROGRAMS],
         processors=processors,
         load=os.getloadavg()[0] / processors,
         health=device_health,

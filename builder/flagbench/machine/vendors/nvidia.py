@@ -141,13 +141,16 @@ def parse_state(text: str) -> tuple[DeviceState, ...]:
 
 
 def parse_processes(text: str) -> tuple[tuple[str, str], ...]:
-    """The UUID of the device and the name of each program in the CSV of `--query-compute-apps`."""
-    processes = {}
+    """The UUID of the device and the name of each program in the CSV of `--query-compute-apps`.
+
+    A program on several devices comes once for each.
+    """
+    processes = []
     for cells in _rows(text):
         if len(cells) >= len(_PROCESS) and cells[1].isdecimal():
             uuid, pid, program = cells[:3]
-            processes[pid] = (uuid, f"{program.rpartition('/')[2]} (pid {pid})")
-    return tuple(processes.values())
+            processes.append((uuid, f"{program.rpartition('/')[2]} (pid {pid})"))
+    return tuple(dict.fromkeys(processes))
 
 
 def _rows(text: str) -> list[list[str]]:

@@ -8,6 +8,7 @@ from flagbench.machine import look
 from flagbench.machine.devices import Machine
 from flagbench.machine.look import MOST_PROGRAMS, look_at_machine
 from flagbench.machine.vendors import DeviceState, LocalDevice, Usage, older_drivers
+from flagbench.machine.vendors.nvidia import parse_processes
 
 STATES = (
     DeviceState("GPU-0", "535.54", power_limit_w=300.0, power_default_w=400.0),
@@ -30,6 +31,15 @@ def test_a_look_keeps_what_a_run_would_use(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert both.processors >= 1
     assert both.load >= 0
+
+
+def test_a_program_on_two_devices_is_seen_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = parse_processes("GPU-0, 7, /usr/bin/python, 500 MiB\nGPU-1, 7, /usr/bin/python, 500 MiB\n")
+    assert programs == (("GPU-0", "python (pid 7)"), ("GPU-1", "python (pid 7)"))
+    devices = tuple(LocalDevice("NVIDIA A100-SXM4-40GB", 40.0, f"GPU-{index}") for index in range(2))
+    monkeypatch.setattr(look, "this_machine", lambda: Machine(devices, 2))
+    monkeypatch.setattr(look, "usage_now", lambda: Usage(STATES, programs))
+    assert look_at_machine().programs == look_at_machine(gpus=1).programs == ("python (pid 7)",)
 
 
 def test_a_machine_without_a_tool_has_only_processors(monkeypatch: pytest.MonkeyPatch) -> None:
