@@ -24,6 +24,7 @@ from flagbench_core.health.reading import (
 )
 from nvml_stubs import UUIDS
 
+pytest.importorskip("pynvml", reason="NVML is read with it")
 pytestmark = pytest.mark.image
 
 SECONDS = 30.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from flagbench.machine.look import look_at_machine
 from flagbench_core.health.reading import NOT_FOUND
 from nvml_stubs import UUIDS
 from unit.host.conftest import Flagbench, Pci
+
+needs_pynvml = pytest.mark.skipif(find_spec("pynvml") is None, reason="NVML is read with it")
 
 XID = "4,7,5000100,-;NVRM: Xid (PCI:0000:b0:00): 79, pid=4711, GPU has fallen off the bus.\n"
 ROWS = "".join(
@@ -44,6 +47,7 @@ def kmsg(tmp_path: Path) -> str:
     return str(tmp_path / "kmsg")
 
 
+@needs_pynvml
 def test_the_devices_and_the_kernel_log(two_devices: None, kmsg: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVML_STUB_ECC_UNCORRECTED_1", "3")
     health = look_at_health(this_machine(), kmsg=kmsg)
@@ -82,6 +86,7 @@ def test_a_log_that_is_not_there(two_devices: None, tmp_path: Path) -> None:
     assert xids.refusal == NOT_FOUND
 
 
+@needs_pynvml
 def test_doctor_shows_it(
     flagbench: Flagbench, two_devices: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
