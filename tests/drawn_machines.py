@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from catalogs import CATALOG
-from flagbench.accept.checks.speed import plain_prior
 from flagbench.accept.judge import checks_of, conclude
+from flagbench.accept.priors import prior_to_json
 from flagbench.records.read import read_record
 from flagbench.verdict.recompute import facts as facts_of_record
 from flagbench.verdict.stats.between import DEFAULT, history_prior
@@ -261,7 +261,7 @@ def _facts(machines, fault, raw, earlier):
         values = [[other["value"]] for run in earlier for other in run["metrics"] if other["name"] == name]
         prior = history_prior(values, values)  # each run is a session
         if prior != DEFAULT:
-            priors[name] = plain_prior(prior)
+            priors[name] = prior_to_json(prior)
     part = {"case": "roofs", "target": f"roofs:{model.stack}", "why": "", "record_id": raw["record_id"]}
     part.update(state="ok", reason=None, history=[run["record_id"] for run in earlier], priors=priors)
     look = {

@@ -1,5 +1,5 @@
-"""Which case an acceptance runs after the roofs: one that fits the machine and the time, and whose speed can be held
-against something."""
+"""Which case an acceptance runs after the roofs: one that fits the machine and the time, and whose speed can be
+compared with rows or earlier runs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ from flagbench.verdict.rules.comparison import HEATED
 from flagbench_core.config import preset_of, schedule
 from flagbench_core.evidence.section import MEASURE
 
-ON_A_PROCESSOR, STEPS_ON_A_PROCESSOR = "distilbert", 1200
-"""The case that starts fastest, in its tiny preset, and the steps of it that are measured: 15 s on two cores."""
+CASE_ON_A_PROCESSOR = "distilbert"
+"""The case that starts fastest, run in its tiny preset."""
+STEPS_ON_A_PROCESSOR = 1200
+"""Its measured steps: 15 s on two cores."""
 FEWEST_STEPS = 100
-"""Of a window: fewer have no interval, so nothing would be decided by them. Of a pipeline, the micro-batches decide,
-and so does a case's own window."""
+"""The fewest steps of a window: with fewer its number has no interval, and decides nothing. A case with a pipeline
+is measured by its micro-batches, so its own window is enough."""
 MEMORY_SHARE = 0.95
-"""The part of a device's memory that a case may take: its driver and its fragments take some."""
+"""The most of a device's memory that a case may take: the driver and fragmentation take some."""
 NOT_JUDGED = "for its own checks and as history, its speed is not judged"
 
 
@@ -44,22 +46,23 @@ class Candidate:
 
     case: Case
     why: str
+    """Why this case is run, as the certificate states it."""
     seconds_of_step: float | None
-    """None where no row says it."""
+    """None if no row has a speed."""
     memory_gib: float = 0.0
-    """What the row publishes of a device's memory; 0 without."""
+    """The memory of a device that the row publishes; 0 if it publishes none."""
     precision: str | None = None
     settings: tuple[str, ...] = ()
 
 
 def case_parts(catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str | None, store: Store) -> Iterator[Part]:
-    """Runs of the cases that fit a device and this Python, the best first.
+    """Runs of the cases that fit a device and this Python, the most suitable first.
 
     Args:
-        name: the case that was asked for; None for any.
+        name: the case that `--case` names; None for any.
     """
     if stack.device_kind == "cpu":
-        yield from _on_a_processor(catalog, stack, gpus, via, name or ON_A_PROCESSOR)
+        yield from _on_a_processor(catalog, stack, gpus, via, name or CASE_ON_A_PROCESSOR)
         return
     cases = _runnable(catalog, stack, via)
     if name is not None:
@@ -69,7 +72,7 @@ def case_parts(catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str | 
 
 
 def _runnable(catalog: Catalog, stack: Stack, via: Via) -> list[Case]:
-    """The cases of models that the stack runs, natively only where this Python has what they import."""
+    """The cases of models that the stack runs; natively only those whose imports are installed in this Python."""
     cases = [case for case in catalog.cases.values() if case.name in stack.runs and case.kind != MEASURE]
     if via != "native":
         return cases
@@ -86,19 +89,22 @@ def _on_a_processor(catalog: Catalog, stack: Stack, gpus: int, via: Via, name: s
 
 
 def _ranked(catalog: Catalog, cases: Sequence[Case], stack: Stack, gpus: int, store: Store) -> list[Candidate]:
-    """The cases that fit the memory of a device: those with claims of it, with rows of the catalogue, with earlier
-    runs in the store, then others. Of each, those that take most memory come first."""
-    as_claimed, as_cited, as_before, others = [], [], [], []
+    """The cases that fit the memory of a device: those with claims of this device, with rows of the catalogue, with
+    earlier runs in the store, then others. In each group, those that take most memory come first."""
+    as_claimed: list[Candidate] = []
+    as_cited: list[Candidate] = []
+    as_before: list[Candidate] = []
+    others: list[Candidate] = []
     for case in cases:
-        claim = _nearest_claim(catalog, case, _models_here(catalog), gpus)
+        claim = _nearest_claim(catalog, case, _device_models(catalog), gpus)
         if claim is not None and not _fits(claim, gpus):
             continue
-        if claim is not None and _is_of_here(claim, catalog, gpus):
+        if claim is not None and _is_of_these_devices(claim, catalog, gpus):
             as_claimed.append(_as_claimed(case, claim))
         as_cited += _as_cited(catalog, case, gpus)
         if claim is None:
             continue
-        candidate = Candidate(case, NOT_JUDGED, _seconds_of_step(case, claim, {}), _takes(claim))
+        candidate = Candidate(case, NOT_JUDGED, _seconds_of_step(case, claim, {}), _memory_gib(claim))
         if _has_run(case, stack, store):
             as_before.append(candidate)
         else:
@@ -109,7 +115,7 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], stack: Stack, gpus: int, st
     return ranked
 
 
-def _models_here(catalog: Catalog) -> set[str]:
+def _device_models(catalog: Catalog) -> set[str]:
     """The ids of the device models of this machine."""
     return {device.id for device in cards_here(this_machine(), catalog)}
 
@@ -117,7 +123,7 @@ def _models_here(catalog: Catalog) -> set[str]:
 def _fits(claim: Claim, gpus: int) -> bool:
     """Whether the memory that a row publishes fits a device of this machine.
 
-    A model that is split over the devices of a row takes more of each of fewer ones.
+    A model that is split over the devices of a row takes more memory of each of fewer devices.
     """
     memory_gib = this_machine().memory_gib
     if not memory_gib:
@@ -125,22 +131,22 @@ def _fits(claim: Claim, gpus: int) -> bool:
     split = 1.0
     if "layout" in claim.conditions:
         split = max(1.0, claim.run.gpus / gpus)
-    return split * _takes(claim) <= MEMORY_SHARE * memory_gib
+    return split * _memory_gib(claim) <= MEMORY_SHARE * memory_gib
 
 
-def _is_of_here(claim: Claim, catalog: Catalog, gpus: int) -> bool:
-    return claim.device_id in _models_here(catalog) and claim.run.gpus == gpus
+def _is_of_these_devices(claim: Claim, catalog: Catalog, gpus: int) -> bool:
+    return claim.device_id in _device_models(catalog) and claim.run.gpus == gpus
 
 
 def _as_claimed(case: Case, claim: Claim) -> Candidate:
-    """The run of a row, with its settings."""
+    """The run of a claim, with its settings."""
     settings = tuple(f"{key}={value}" for key, value in claim.run.set.items())
     seconds = _seconds_of_step(case, claim, claim.run.set)
-    return Candidate(case, f"as {claim.id}", seconds, _takes(claim), claim.run.precision, settings)
+    return Candidate(case, f"as {claim.id}", seconds, _memory_gib(claim), claim.run.precision, settings)
 
 
 def _as_cited(catalog: Catalog, case: Case, gpus: int) -> list[Candidate]:
-    """The run of each row of the catalogue that it can be held beside."""
+    """The run of each row of the catalogue that it can be compared with."""
     candidates = []
     for device in cards_here(this_machine(), catalog):
         for row in cited_rows(case, wanted_conditions(case, device, gpus), catalog):
@@ -149,35 +155,37 @@ def _as_cited(catalog: Catalog, case: Case, gpus: int) -> list[Candidate]:
 
 
 def _has_run(case: Case, stack: Stack, store: Store) -> bool:
-    """Whether the store has a run of the case on this stack, which may be an earlier one of this machine."""
+    """Whether the store has a run of the case on this stack; it may be of another machine."""
     return next(iter(store.list(case.name, *stack.names)), None) is not None
 
 
 def _nearest_claim(catalog: Catalog, case: Case, devices: Collection[str], gpus: int) -> Claim | None:
-    """The claim of one node that comes closest to runs of a case on these devices; None without one."""
+    """The single-node claim whose conditions are nearest to runs of a case on these devices; None without one."""
 
     def distance(claim: Claim) -> tuple[bool, bool, bool, int]:
-        away = claim.device_id not in devices
-        other_batch = away and "batch_size" in claim.run.set  # the run has that of the preset
-        return away, _takes(claim) == 0, other_batch, abs(claim.run.gpus - gpus)
+        other_device = claim.device_id not in devices
+        other_batch = other_device and "batch_size" in claim.run.set  # the run has that of the preset
+        return other_device, _memory_gib(claim) == 0, other_batch, abs(claim.run.gpus - gpus)
 
     claims = [claim for claim in catalog.claims.values() if claim.case == case.name and claim.run.nodes == 1]
     return min(claims, key=distance, default=None)
 
 
 def _windows(candidate: Candidate, stack: Stack, gpus: int, via: Via, store: Store) -> Iterator[Part]:
-    """The runs of a case: of a window that shows heat, of its own window, then of the shortest that decides."""
+    """The runs of a case: with a window that shows heat, with its own window, then with the shortest that decides."""
     case = candidate.case
     train = schedule(preset_of(case.presets, "reference"))
-    own = train["window_steps"] or 0
+    case_window = train["window_steps"] or 0
     fewest = FEWEST_STEPS
     if any("pp" in engine.layout for engine in case.engines.values()):
-        fewest = own
-    windows = {fewest, max(own, fewest)}
+        fewest = case_window
+    windows = {fewest, max(case_window, fewest)}
     if candidate.seconds_of_step:
-        windows.add(max(own, fewest, math.ceil(HEATED / candidate.seconds_of_step)))
+        windows.add(max(case_window, fewest, math.ceil(HEATED / candidate.seconds_of_step)))
     for window in sorted(windows, reverse=True):
-        steps = None if window == own else window
+        steps = None
+        if window != case_window:
+            steps = window
         options = LocalOptions(
             gpus=gpus,
             steps=steps,
@@ -200,23 +208,27 @@ def _windows(candidate: Candidate, stack: Stack, gpus: int, via: Via, store: Sto
         yield Part(target, seconds + START_SECONDS[stack.device_kind], candidate.why)
 
 
-def _takes(claim: Claim) -> float:
-    """GiB of a device's memory that a row publishes; 0 without."""
+def _memory_gib(claim: Claim) -> float:
+    """The memory of a device that a row publishes, GiB; 0 if it publishes none."""
     memory = claim.metric("mem_peak")
-    return 0.0 if memory is None else memory.value
+    if memory is None:
+        return 0.0
+    return memory.value
 
 
 def _seconds_of_step(case: Case, row: PublishedRow, settings: Mapping[str, Any]) -> float | None:
-    """Seconds of a step at the speed of a row, of whatever device; None where the row has no speed.
+    """Seconds of a step at the speed of a row, of any device; None if the row has no speed.
 
-    `settings`: those of the row that a run has.
+    `settings`: the settings of the row that the run has.
     """
     speed = row.metric(case.gate)
     if speed is None or not speed.value:
         return None
     preset = preset_of(case.presets, "reference")
-    stated = {"batch_size": schedule(preset)["batch_size"], **preset.get("layout", {}), **settings}
-    work = float(stated["batch_size"]) / ((stated.get("tp") or 1) * (stated.get("pp") or 1))
+    settings_of_run = {"batch_size": schedule(preset)["batch_size"], **preset.get("layout", {}), **settings}
+    work = float(settings_of_run["batch_size"]) / (
+        (settings_of_run.get("tp") or 1) * (settings_of_run.get("pp") or 1)
+    )
     if speed.unit.startswith("tokens"):
         work *= row.count("sequence_length") or 0
     if speed.scope == "job":

@@ -1,5 +1,7 @@
-"""The certificate of an acceptance: a document and its page in a bundle with the records that they rest on; read back
-with every check computed again."""
+"""The certificate of an acceptance: a document and its page, in a bundle with the records that they follow from.
+
+A certificate that is read has every check computed again.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.result import Ratio
 from flagbench.verdict.series import CLOCK_SKEW
 
-CERTIFICATE, PAGE, JUNIT = "certificate.json", "certificate.html", "junit.xml"
+CERTIFICATE = "certificate.json"
+PAGE = "certificate.html"
+JUNIT = "junit.xml"
 CERTIFICATE_VERSION = "certificate/v1"
 
 
@@ -51,80 +55,116 @@ def certificate_of(
 ) -> dict[str, Any]:
     """The document: the outcome and what to do, every check, the numbers, the machine and its software.
 
-    Every number follows from what the document states, so from the rounded seconds: `check` computes it again.
+    Every number follows from others in the document, which `check` repeats: the cost is that of the rounded seconds.
     """
     seconds = round(seconds, 1)
-    facts, records = accepted.facts, {name: read_record(content) for name, content in accepted.records.items()}
+    facts = accepted.facts
+    records = {name: read_record(content) for name, content in accepted.records.items()}
     checks = checks_of(facts, records, catalog)
-    own = [records[part["record_id"]] for part in facts["parts"] if part["record_id"] in records]
+    records_of_parts = [records[part["record_id"]] for part in facts["parts"] if part["record_id"] in records]
     price = facts["asked"]["price_per_hour"]
+    cost = None
+    if price is not None:
+        cost = round(price * seconds / 3600, 4)
+    devices: list[dict[str, Any]] = []
+    if records_of_parts:
+        devices = _devices(records_of_parts[0])
     return {
         "schema": CERTIFICATE_VERSION,
         **conclude(checks, facts, records),
         "created_at": created_at or utc_now(),
         "flagbench": this_flagbench(),
         "seconds": seconds,
-        "cost": None if price is None else round(price * seconds / 3600, 4),
-        "devices": [device for record in own[:1] for device in _shares(record)],
+        "cost": cost,
+        "devices": devices,
         "checks": [msgspec.to_builtins(check) for check in checks],
-        "numbers": [
-            {
-                "part": record.case,
-                "name": each.name,
-                "value": each.value,
-                "unit": each.unit,
-                "scope": each.scope,
-                "slowest_device": msgspec.to_builtins(each.slowest_device),
-            }
-            for record in own
-            for each in record.metrics
-        ],
-        "efficiency": [msgspec.to_builtins(found) for record in own if (found := efficiency(record, price))],
-        "software": _software(own),
+        "numbers": _numbers(records_of_parts),
+        "efficiency": _efficiencies(records_of_parts, price),
+        "software": _software(records_of_parts),
         "facts": facts,
     }
 
 
-def _shares(record: Record) -> Iterable[dict[str, Any]]:
-    """Of each device of a node, its share of the others' speed, to four digits."""
+def _devices(record: Record) -> list[dict[str, Any]]:
+    """The devices of a node, each with its share of the others' speed to four digits."""
+    devices = []
     for rank, (device, share) in enumerate(zip(record.system.devices, device_shares(record), strict=True)):
-        rounded = None if share is None else round(share, 4)
-        yield {"rank": rank, "name": device.name, "uuid": device.uuid, "share": rounded}
+        rounded = None
+        if share is not None:
+            rounded = round(share, 4)
+        devices.append({"rank": rank, "name": device.name, "uuid": device.uuid, "share": rounded})
+    return devices
+
+
+def _numbers(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """The metrics of the runs."""
+    numbers = []
+    for record in records:
+        for metric in record.metrics:
+            numbers.append(
+                {
+                    "part": record.case,
+                    "name": metric.name,
+                    "value": metric.value,
+                    "unit": metric.unit,
+                    "scope": metric.scope,
+                    "slowest_device": msgspec.to_builtins(metric.slowest_device),
+                }
+            )
+    return numbers
+
+
+def _efficiencies(records: Iterable[Record], price: float | None) -> list[Any]:
+    """The energy and the cost of the work of each run that has either."""
+    efficiencies = []
+    for record in records:
+        efficiency_of_run = efficiency(record, price)
+        if efficiency_of_run is not None:
+            efficiencies.append(msgspec.to_builtins(efficiency_of_run))
+    return efficiencies
 
 
 def _software(records: Iterable[Record]) -> dict[str, Any]:
-    """Of the last run that says it."""
-    found: dict[str, Any] = {}
+    """The versions of the software, each from the last run that states it."""
+    versions: dict[str, Any] = {}
     for record in records:
-        software, system = record.software, record.system
-        known = {name: getattr(software, name) for name in ("python", "torch", "cuda", "hip", "cudnn", "nccl")}
-        known |= {"driver": system.driver, "image": system.image.digest}
-        found |= {name: version for name, version in known.items() if version}
-    return found
+        versions_of_run = {
+            "python": record.software.python,
+            "torch": record.software.torch,
+            "cuda": record.software.cuda,
+            "hip": record.software.hip,
+            "cudnn": record.software.cudnn,
+            "nccl": record.software.nccl,
+            "driver": record.system.driver,
+            "image": record.system.image.digest,
+        }
+        for name, version in versions_of_run.items():
+            if version:
+                versions[name] = version
+    return versions
 
 
 def junit_of(certificate: Mapping[str, Any]) -> bytes:
-    """The checks as JUnit XML: one that is inconclusive is an error, and one that nobody could make is skipped."""
+    """The checks as JUnit XML: an inconclusive check is an error, and a check that is not known is skipped."""
     kinds: dict[str, Kind | None] = {
         Outcome.PASS.value: None,
         Outcome.FAIL.value: "failure",
         Outcome.INCONCLUSIVE.value: "error",
         Outcome.NOT_KNOWN.value: "skipped",
     }
-    cases = [
-        JUnitCase(
-            _test_name(each),
-            f"{each['measured']}, against {each['against']}; limit: {each['limit']}",
-            kinds[each["outcome"]],
-            each["reason"],
-        )
-        for each in certificate["checks"]
-    ]
+    cases = []
+    for check_facts in certificate["checks"]:
+        summary = f"{check_facts['measured']}, against {check_facts['against']}; limit: {check_facts['limit']}"
+        kind = kinds[check_facts["outcome"]]
+        cases.append(JUnitCase(_test_name(check_facts), summary, kind, check_facts["reason"]))
     return junit_xml("flagbench accept", cases, certificate["seconds"])
 
 
 def _test_name(check: Mapping[str, Any]) -> str:
-    """Of a check in JUnit: a number that is compared with several things has a test for each, always of that name."""
+    """The name of a check in JUnit, with the kind of its reference, as a number may be compared with several.
+
+    The names of a machine's tests do not change between acceptances.
+    """
     name = f"{check['part']}: {check['name']}"
     if check["ratio"] is None:
         return name
@@ -150,53 +190,59 @@ def files_of(
 
 @dataclass(frozen=True)
 class CertificateCheck:
-    """A certificate as it is computed again, and what is to be said of the one that was read."""
+    """A certificate computed again, and how the one that was read differs from it."""
 
     certificate: Mapping[str, Any]
+    """As it is computed again."""
     problems: tuple[str, ...]
-    """Where it contradicts its records."""
+    """Contradictions between the certificate and its records."""
     notes: tuple[str, ...]
-    """Where another version of flagbench judges its records differently."""
+    """Differences that another version of flagbench explains, which judges the records differently."""
 
 
 def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
     """The certificate computed again from the records and the facts among the files of a bundle.
 
-    Raises BundleError where it cannot be read.
+    Raises BundleError if it cannot be read.
     """
-    stated = read_document(files, CERTIFICATE)
+    certificate = read_document(files, CERTIFICATE)
     try:
-        document = msgspec.convert(stated, Certificate)
+        document = msgspec.convert(certificate, Certificate)
         records = read_records(files)
         contents = {name: files[record_path(name)].read_bytes() for name in records}
-        accepted = Accepted(stated["facts"], contents)
-        again = certificate_of(accepted, catalog, stated["seconds"], stated["created_at"])
-        again["flagbench"] = stated["flagbench"]
+        accepted = Accepted(certificate["facts"], contents)
+        again = certificate_of(accepted, catalog, certificate["seconds"], certificate["created_at"])
+        again["flagbench"] = certificate["flagbench"]
         problems = list(contradictions(document, records, catalog))
-        pages = {PAGE: render(stated), JUNIT: junit_of(stated)}
+        pages = {PAGE: render(certificate), JUNIT: junit_of(certificate)}
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, msgspec.MsgspecError) as error:
         raise BundleError(f"its {CERTIFICATE} is not whole: {type(error).__name__}: {brief(str(error))}") from error
     except FlagbenchError as error:
         raise BundleError(error.message) from error
-    changed = [name for name, content in pages.items() if name not in files or files[name].read_bytes() != content]
-    changed = [f"its {name} differs from the one that its {CERTIFICATE} gives" for name in changed]
-    first, second = (json.loads(to_json(each), parse_float=_nine_digits) for each in (stated, again))
+    differing_pages = []
+    for name, content in pages.items():
+        if name not in files or files[name].read_bytes() != content:
+            differing_pages.append(f"its {name} differs from the one that its {CERTIFICATE} gives")
+    certificate_rounded = _rounded(certificate)
+    again_rounded = _rounded(again)
     notes: list[str] = []
-    ours = stated["flagbench"] == this_flagbench()
+    same_version = certificate["flagbench"] == this_flagbench()
     other_limits = _differing_limits(document, catalog)
-    if ours:
-        differing = unlike(first, second)
-        problems += changed
+    if same_version:
+        differing = unlike(certificate_rounded, again_rounded)
+        problems += differing_pages
         if other_limits:
             problems.append(f"its limits are not those of this flagbench: {other_limits}")
     else:
-        differing, notes = _compare_versions(first, second)
-        notes += changed
+        differing, notes = _compare_versions(certificate_rounded, again_rounded)
+        notes += differing_pages
         if other_limits and document.facts.limits:
             notes.append(f"it has other limits than this flagbench: {other_limits}")
-    if stated["outcome"] != again["outcome"]:
-        outcomes = f"its outcome is {stated['outcome']}, but its records give {again['outcome']}: {again['reason']}"
-        if ours or not _may_differ(document, again):
+    if certificate["outcome"] != again["outcome"]:
+        outcomes = (
+            f"its outcome is {certificate['outcome']}, but its records give {again['outcome']}: {again['reason']}"
+        )
+        if same_version or not _may_differ(document, again):
             problems.append(outcomes)
         else:
             notes.append(outcomes)
@@ -206,7 +252,7 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
 
 
 def _may_differ(document: Certificate, again: Mapping[str, Any]) -> bool:
-    """Whether another version may have concluded so.
+    """Whether another version may have had the outcome of a certificate.
 
     A certificate fails exactly where one of its own checks does. It may pass where every check passes again, and this
     version alone misses something to compare products and memory with.
@@ -223,8 +269,11 @@ def _differing_limits(document: Certificate, catalog: Catalog) -> str:
     """The ids of the limits in which a certificate and this flagbench differ; empty where they are the same."""
     names = [device.name for device in document.facts.machine.devices]
     limits = limits_of(catalog, names, processor=document.facts.device_kind == "cpu")
-    stated = document.facts.limits
-    ids = {limit.id for limit in (*stated, *limits) if limit not in stated or limit not in limits}
+    limits_of_certificate = document.facts.limits
+    ids = set()
+    for limit in (*limits_of_certificate, *limits):
+        if limit not in limits_of_certificate or limit not in limits:
+            ids.add(limit.id)
     return ", ".join(sorted(ids))
 
 
@@ -258,11 +307,12 @@ def contradictions(document: Certificate, records: Mapping[str, Record], catalog
             compared.append(("host", facts.machine.host, record.system.host))
         if record.stack in catalog.stacks:
             compared.append(("kind of device", facts.device_kind, catalog.stacks[record.stack].device_kind))
-        for what, stated, measured in compared:
-            if stated != measured:
-                yield f"its {what} is {_word(stated)}, but {_word(measured)} in the record {record.record_id}"
-        made = datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
-        if not end - timedelta(seconds=document.seconds) - CLOCK_SKEW <= made <= end + CLOCK_SKEW:
+        for name, certified, recorded in compared:
+            if certified != recorded:
+                yield f"its {name} is {_text(certified)}, but {_text(recorded)} in the record {record.record_id}"
+        created = datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
+        begin = end - timedelta(seconds=document.seconds)
+        if not begin - CLOCK_SKEW <= created <= end + CLOCK_SKEW:
             yield f"it was made at {document.created_at}, and its record {record.record_id} at {record.created_at}"
 
 
@@ -273,34 +323,40 @@ _NOT_IN_ALL_VERSIONS = (
 """Fields of `efficiency` and `numbers` that not every version computes, or not in the same way."""
 
 
-def _compare_versions(stated: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The fields in which a certificate of another version of flagbench contradicts its records, and notes with both
-    words where it judges them by other rules."""
-    differing, notes = [], []
-    for path, one, other in differences(_with_words(stated), _with_words(again)):
+def _compare_versions(certificate: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The fields in which a certificate of another version of flagbench contradicts its records, and a note on each
+    field that it judges by other rules."""
+    differing = []
+    notes = []
+    for path, certified, computed in differences(_with_check_texts(certificate), _with_check_texts(again)):
         # Rules change between versions, and with them what follows from the same records.
         if path.startswith(("checks.", "outcome", "reason", "action.")) or path.endswith(_NOT_IN_ALL_VERSIONS):
-            notes.append(f"{path}: {_word(one)} in the certificate, and {_word(other)} computed again")
+            notes.append(f"{path}: {_text(certified)} in the certificate, and {_text(computed)} computed again")
         else:
             differing.append(path)
     return differing, notes
 
 
-def _with_words(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with each check in words, under its run and name, for comparison with another version's."""
-    checks: dict[str, str] = {}
-    for each in document["checks"]:
-        ratio = "" if each["ratio"] is None else str(Ratio(**each["ratio"]))
-        words = [each["outcome"], each["measured"], ratio, f"limit {each['limit']}", each["reason"]]
-        name = f"{each['part']}: {each['name']} against {each['against']}"
-        checks[name] = ", ".join(filter(None, words))
-    return {**document, "checks": checks}
+def _with_check_texts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with each check as a text under its part and name, for the comparison with another version's."""
+    texts: dict[str, str] = {}
+    for check_facts in document["checks"]:
+        ratio = ""
+        if check_facts["ratio"] is not None:
+            ratio = str(Ratio(**check_facts["ratio"]))
+        limit = f"limit {check_facts['limit']}"
+        clauses = [check_facts["outcome"], check_facts["measured"], ratio, limit, check_facts["reason"]]
+        name = f"{check_facts['part']}: {check_facts['name']} against {check_facts['against']}"
+        texts[name] = ", ".join(filter(None, clauses))
+    return {**document, "checks": texts}
 
 
-def _word(value: Any) -> str:
-    return "nothing" if value is None else brief(str(value), 300)
+def _text(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return brief(str(value), 300)
 
 
-def _nine_digits(number: str) -> float:
-    """Another Python may add up the last ones otherwise."""
-    return float(f"{float(number):.9g}")
+def _rounded(document: Mapping[str, Any]) -> Any:
+    """A document with its numbers to nine digits: other versions of Python may differ in the last digits of a sum."""
+    return json.loads(to_json(document), parse_float=lambda number: float(f"{float(number):.9g}"))

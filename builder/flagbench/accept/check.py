@@ -14,7 +14,7 @@ PREFLIGHT = "preflight"
 
 
 class Outcome(str, Enum):
-    """What a check ends with; the whole ends with one of the first three."""
+    """The outcome of a check. An acceptance as a whole has one of the first three."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -28,26 +28,28 @@ class AcceptanceCheck(Struct, frozen=True, kw_only=True):
 
     name: str
     part: str
-    """`preflight`, `health`, `soak`, or the case whose run it is of."""
+    """`preflight`, `health`, `soak`, or the case whose run was checked."""
     outcome: Outcome
     measured: str
     against: str
     limit: str
-    """What it passes within."""
+    """The bounds within which the check passes, in words."""
     limit_id: str | None = None
-    """Of a number: the limit in the facts, of which kind of number it is, and what it is divided by."""
+    """The id of the limit in the facts by which the number was judged; None for a check without one."""
     kind: Kind | None = None
+    """The kind of the number."""
     reference: Reference | None = None
+    """What the number is divided by."""
     floor: float | None = None
     """The ratio from which a number passes."""
     reason: str = ""
-    """Why it did not."""
+    """Why the check did not pass; empty if it did."""
     remedy: str = ""
-    """What mends the cause, where another run would not."""
+    """What fixes the cause, if another run would not."""
     ratio: Ratio | None = None
-    """Above 1 is better."""
+    """The number over its reference; above 1 is better."""
     ranks: tuple[int, ...] = ()
-    """That it is about."""
+    """The ranks whose devices the outcome is about."""
 
 
 def not_known(name: str, part: str, against: str, reason: str) -> AcceptanceCheck:

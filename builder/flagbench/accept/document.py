@@ -1,4 +1,4 @@
-"""The document of a certificate, `certificate/v1`, as typed data with bounds: anybody may have written it."""
+"""The document of a certificate, `certificate/v1`, as typed data with bounds, as it may come from anybody."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ PositiveFloat = Annotated[float, Meta(gt=0, le=1e9)]
 
 
 class Author(Struct, frozen=True):
-    """The flagbench that wrote it."""
+    """The flagbench that wrote a certificate."""
 
     version: LimitedText
     commit: LimitedText | None
 
 
 class Action(Struct, frozen=True):
-    """What to do."""
+    """What to do with the machine."""
 
     do: Literal["use", "run again", "fix", "drain"]
     ranks: Annotated[tuple[Rank, ...], Meta(max_length=MOST_DEVICES)]
     devices: LimitedTexts
     minutes: Minutes | None
     remedies: LimitedTexts = ()
-    """What mends the machine, for `fix`."""
+    """What fixes the machine, for `fix`."""
 
 
 class DeviceShare(Struct, frozen=True):
@@ -65,7 +65,7 @@ class Number(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """What `accept` was asked for."""
+    """The options of `accept`."""
 
     minutes: Minutes
     gpus: Devices | None
@@ -84,7 +84,7 @@ class MachineDevice(Struct, frozen=True):
 
 
 class CertificateMachine(Struct, frozen=True):
-    """What was found before anything ran."""
+    """The machine before anything ran."""
 
     host: LimitedText
     visible: Annotated[int, Meta(ge=0, le=MOST_DEVICES)]
@@ -95,15 +95,15 @@ class CertificateMachine(Struct, frozen=True):
     partitions: LimitedTexts
     capped: LimitedTexts
     tool: Ending = Ending.ANSWERED
-    """How the question to the vendor's tool ended; earlier versions did not state it, nor `lost`."""
+    """How the query to the vendor's tool ended; earlier versions stated neither this nor `lost`."""
     lost: LimitedTexts = ()
-    """Devices that do not answer, each as a sentence with its place."""
+    """A sentence for each device that does not answer, with its index or address."""
     remedy: LimitedText = ""
-    """What mends the problem."""
+    """What fixes the problem."""
 
 
 class Spread(Struct, frozen=True):
-    """A spread between sessions, as `speed.plain_prior` writes it."""
+    """A spread between sessions, as `priors.prior_to_json` writes it."""
 
     spread: Annotated[float, Meta(ge=0, le=1e9)]
     df: PositiveFloat
@@ -111,7 +111,7 @@ class Spread(Struct, frozen=True):
 
 
 class SpreadOfRuns(Spread, frozen=True):
-    """A spread between runs, as `speed.plain_prior` writes it."""
+    """A spread between runs, as `priors.prior_to_json` writes it."""
 
     session: Spread | None
 
@@ -128,7 +128,7 @@ class RunPart(Struct, frozen=True):
     history: Annotated[tuple[RecordId, ...], Meta(max_length=100)]
     priors: Annotated[dict[str, SpreadOfRuns], Meta(max_length=1000)]
     remedy: LimitedText = ""
-    """What mends the cause, where it could not be run."""
+    """What fixes the cause, if it could not be run."""
 
 
 class ReadDevices(Struct, frozen=True):
@@ -146,11 +146,11 @@ class HealthFacts(Struct, frozen=True):
     before: ReadDevices
     after: ReadDevices | None = None
     xids: XidLog | None = None
-    """What the kernel log has of between the two; None where the vendor's driver writes no such lines."""
+    """Xid lines of the kernel log between the two readings; None if the vendor's driver writes none."""
 
 
 class Facts(Struct, frozen=True):
-    """What the checks are computed from, beside the records."""
+    """The data that the checks are computed from, in addition to the records."""
 
     asked: Asked
     gpus: Devices
@@ -162,11 +162,11 @@ class Facts(Struct, frozen=True):
     ending: Literal["done", "interrupted"]
     parts: Annotated[tuple[RunPart, ...], Meta(max_length=10)]
     planned: Annotated[tuple[Name, ...], Meta(max_length=10)] = ()
-    """The cases, in order; none in a certificate of before they were stated."""
+    """The cases, in order; empty in certificates of versions that did not state them."""
     limits: Annotated[tuple[AcceptanceLimit, ...], Meta(max_length=100)] = ()
-    """What numbers pass within on this device; none in a certificate of before they were stated."""
+    """The limits for this device; empty in certificates of versions that did not state them."""
     health: HealthFacts | None = None
-    """None for a processor, and in a certificate of before it was read."""
+    """None for a processor, and in certificates of versions that did not read it."""
 
 
 class Certificate(Struct, frozen=True):

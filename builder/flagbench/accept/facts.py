@@ -1,4 +1,4 @@
-"""What is known of a machine before an acceptance runs anything: the facts of its certificate."""
+"""The facts of a certificate about the machine: its devices, drivers and health before and after the runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) 
     limits = limits_of(catalog, names, processor=plan.stack.device_kind == "cpu")
     floor = None
     if plan.parts and plan.parts[0].target.via == "docker":
-        floor = plan.stack.device.driver_floor  # what its image needs
+        floor = plan.stack.device.driver_floor  # the image needs it; a run without one has its own Python
     return {
         "asked": asked,
         "gpus": plan.gpus,
@@ -59,20 +59,20 @@ def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) 
 
 
 def _slices(machine: Machine, catalog: Catalog) -> list[str]:
-    """Devices that show less memory than their model has, without being parts by their names, each as a sentence."""
+    """A sentence for each device that shows less memory than its model has and is not a MIG instance by its name."""
     sentences = []
     for device in machine.devices:
         for model in catalog.devices.values():
             if device.partition or device.memory_gib is None or not model.has_name(device.name):
                 continue
             if device.memory_gib < WHOLE_MEMORY * model.memory_gib:
-                shown = f"{device.memory_gib:.0f} of {model.memory_gib:g} GiB"
-                sentences.append(f"{device.uuid} shows {shown}")
+                memory = f"{device.memory_gib:.0f} of {model.memory_gib:g} GiB"
+                sentences.append(f"{device.uuid} shows {memory}")
     return sentences
 
 
 def _health_before(health: MachineHealth | None) -> dict[str, Any] | None:
-    """The first reading, and where the kernel log ends: what it has of before is not of this acceptance."""
+    """The first reading of the devices, and the last line of the kernel log before this acceptance."""
     if health is None or (health.problem is None and not health.devices):
         return None
     facts: dict[str, Any] = {"before": _reading(health)}
@@ -83,14 +83,14 @@ def _health_before(health: MachineHealth | None) -> dict[str, Any] | None:
 
 def read_health_after(facts: dict[str, Any]) -> None:
     """Read the devices again, and what was added to the kernel log since the first reading."""
-    stated = facts["health"]
-    if stated is None:
+    health_facts = facts["health"]
+    if health_facts is None:
         return
-    log = stated.get("xids", {})
+    log = health_facts.get("xids", {})
     health = look_at_health(this_machine(), facts["gpus"], after=log.get("last"))
-    stated["after"] = _reading(health)
+    health_facts["after"] = _reading(health)
     if health.xids is not None:
-        stated["xids"] = {**health.xids.to_dict(), "last": log.get("last")}
+        health_facts["xids"] = {**health.xids.to_dict(), "last": log.get("last")}
 
 
 def _reading(health: MachineHealth) -> dict[str, Any]:

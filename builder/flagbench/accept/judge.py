@@ -1,4 +1,4 @@
-"""What an acceptance says, from its facts and records alone, so by anybody again: every check, and what to do."""
+"""The checks and the conclusion of an acceptance, from its facts and records alone: anybody can repeat them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from flagbench.accept.checks.run import (
     telemetry_checks,
 )
 from flagbench.accept.checks.soak import soak_checks
-from flagbench.accept.checks.speed import Held, speed_checks, terms_of
+from flagbench.accept.checks.speed import JudgedRun, speed_checks
 from flagbench.accept.document import Facts, RunPart
 from flagbench.accept.limits import limits_of
+from flagbench.accept.priors import terms_of
 from flagbench.manifests.limits import AcceptanceLimit, Kind
 from flagbench.manifests.model import Catalog
 from flagbench.records.model import Record
@@ -44,26 +45,26 @@ def checks_of(
     """Every check of an acceptance, in the order in which it was made.
 
     Args:
-        facts: those of the certificate.
-        records: the records that it names, by id.
+        facts: the facts of the certificate, `document.Facts` as JSON.
+        records: the records that the certificate names, by id.
     """
-    known = msgspec.convert(facts, Facts)
-    checks = [*preflight_checks(known)]
-    for index, part in enumerate(known.parts):
-        of_part = _part_checks(part, known, records, catalog)
-        if _is_soak(index, known):
-            of_part = (msgspec.structs.replace(check, part=SOAK) for check in of_part)
-        checks += of_part
-    checks += health_checks(known, records)
-    if any(check.outcome is Outcome.FAIL for check in checks):  # then no further run is begun
+    typed_facts = msgspec.convert(facts, Facts)
+    checks = [*preflight_checks(typed_facts)]
+    for index, part in enumerate(typed_facts.parts):
+        for check in _part_checks(part, typed_facts, records, catalog):
+            if _is_soak(index, typed_facts):
+                check = msgspec.structs.replace(check, part=SOAK)
+            checks.append(check)
+    checks += health_checks(typed_facts, records)
+    if any(check.outcome is Outcome.FAIL for check in checks):  # no further run is begun after a failure
         return tuple(checks)
-    for index in range(len(known.parts), len(known.planned)):
-        name: str = known.planned[index]
-        if _is_soak(index, known):
+    for index in range(len(typed_facts.parts), len(typed_facts.planned)):
+        name: str = typed_facts.planned[index]
+        if _is_soak(index, typed_facts):
             name = SOAK
         checks.append(did_not_run(name, "planned, but not run"))
-    if known.without_case:
-        checks.append(did_not_run("case", known.without_case))
+    if typed_facts.without_case:
+        checks.append(did_not_run("case", typed_facts.without_case))
     return tuple(checks)
 
 
@@ -76,7 +77,8 @@ def _part_checks(
     part: RunPart, facts: Facts, records: Mapping[str, Record], catalog: Catalog
 ) -> Iterator[AcceptanceCheck]:
     """The checks of one run."""
-    record, case = records.get(part.record_id or ""), catalog.cases[part.case]
+    record = records.get(part.record_id or "")
+    case = catalog.cases[part.case]
     yield ran(part, record, case)
     if record is None:
         return
@@ -86,47 +88,48 @@ def _part_checks(
         return
     subject = recompute(record, case)
     yield from telemetry_checks(subject.record)
-    held = Held(
+    run = JudgedRun(
         subject=subject,
         catalog=catalog,
         limits=_limits(facts, catalog),
         history=[records[name] for name in part.history if name in records],
         terms=terms_of(part.priors),
-        disturbed=_slowing(subject.record, facts),
+        disturbance=_disturbance_and_power_limits(subject.record, facts),
     )
     if case.kind != MEASURE:
-        yield from _case_checks(held)
+        yield from _case_checks(run)
     elif record.laps:
-        yield from soak_checks(held.record, held.limits, held.disturbed)
+        yield from soak_checks(run.record, run.limits, run.disturbance)
     else:
-        yield from _roofs_checks(held, facts)
+        yield from _roofs_checks(run, facts)
 
 
-def _case_checks(held: Held) -> Iterator[AcceptanceCheck]:
-    yield from speed_checks(held)
-    for check in (flops_in_range(held.subject), heat_seen(held.subject)):
+def _case_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    yield from speed_checks(run)
+    for check in (flops_in_range(run.subject), heat_seen(run.subject)):
         if check is not None:
             yield check
 
 
-def _roofs_checks(held: Held, facts: Facts) -> Iterator[AcceptanceCheck]:
-    yield from peer_checks(held.record, held.history, held.limits, held.disturbed)
-    check = quota(held.record)
+def _roofs_checks(run: JudgedRun, facts: Facts) -> Iterator[AcceptanceCheck]:
+    yield from peer_checks(run.record, run.history, run.limits, run.disturbance)
+    check = quota(run.record)
     if check is not None and facts.device_kind == "cpu":
         yield check
-    yield from speed_checks(held)
+    yield from speed_checks(run)
 
 
-def _slowing(record: Record, facts: Facts) -> str:
-    """What used the machine during a run, and the power limits that were lowered before it; empty if nothing did."""
-    disturbed = disturbance(record)
-    if disturbed:
-        return ", ".join((disturbed, *facts.machine.capped))
-    return ", ".join(facts.machine.capped)
+def _disturbance_and_power_limits(record: Record, facts: Facts) -> str:
+    """What used the machine during a run, and the power limits that were lowered before it; empty without either."""
+    sentences = [*facts.machine.capped]
+    disturbed_by = disturbance(record)
+    if disturbed_by:
+        sentences.insert(0, disturbed_by)
+    return ", ".join(sentences)
 
 
 def _limits(facts: Facts, catalog: Catalog) -> tuple[AcceptanceLimit, ...]:
-    """Those of the certificate; of an earlier one, which states none, those of this flagbench."""
+    """The limits that the certificate states; for an earlier version, which states none, those of this flagbench."""
     if facts.limits:
         return facts.limits
     names = [device.name for device in facts.machine.devices]
@@ -136,23 +139,27 @@ def _limits(facts: Facts, catalog: Catalog) -> tuple[AcceptanceLimit, ...]:
 def conclude(
     checks: Sequence[AcceptanceCheck], facts: Mapping[str, Any], records: Mapping[str, Record]
 ) -> dict[str, Any]:
-    """The outcome of the whole, why, and what to do: the gravest of `drain`, `fix`, `run again` and `use`."""
-    known = msgspec.convert(facts, Facts)
+    """The outcome of the acceptance, its reason, and the gravest action of `drain`, `fix`, `run again` and `use`."""
+    typed_facts = msgspec.convert(facts, Facts)
     failed = [check for check in checks if check.outcome is Outcome.FAIL]
     undecided = [check for check in checks if check.outcome is Outcome.INCONCLUSIVE]
-    not_held = _not_held(checks, known)
+    kinds_not_compared = _kinds_not_compared(checks, typed_facts)
     if failed:
-        outcome, reason = Outcome.FAIL, _reasons(failed)
-    elif known.ending == "interrupted":
-        outcome, reason = Outcome.INCONCLUSIVE, "interrupted"
-    elif undecided:
-        outcome, reason = Outcome.INCONCLUSIVE, _reasons(undecided)
-    elif not_held:
+        outcome = Outcome.FAIL
+        reason = _reasons(failed)
+    elif typed_facts.ending == "interrupted":
         outcome = Outcome.INCONCLUSIVE
-        reason = _why_not_held(checks, not_held)
+        reason = "interrupted"
+    elif undecided:
+        outcome = Outcome.INCONCLUSIVE
+        reason = _reasons(undecided)
+    elif kinds_not_compared:
+        outcome = Outcome.INCONCLUSIVE
+        reason = _reason_not_compared(checks, kinds_not_compared)
     else:
-        outcome, reason = Outcome.PASS, _passed(checks)
-    action = _action(outcome, failed, undecided, known, records)
+        outcome = Outcome.PASS
+        reason = _reason_to_pass(checks)
+    action = _action(outcome, failed, undecided, typed_facts, records)
     return {"outcome": outcome.value, "reason": reason, "action": action}
 
 
@@ -160,16 +167,18 @@ def _reasons(checks: Sequence[AcceptanceCheck]) -> str:
     """The first checks with their reasons, and how many more there are."""
     named = []
     for check in checks[:MOST_REASONS]:
-        where = check.part if check.name == "ran" else f"{check.part}, {check.name}"
-        named.append(f"{where}: {check.reason}")
+        name = f"{check.part}, {check.name}"
+        if check.name == "ran":
+            name = check.part
+        named.append(f"{name}: {check.reason}")
     text = "; ".join(named)
     if len(checks) > MOST_REASONS:
         text += f"; and {len(checks) - MOST_REASONS} more"
     return text
 
 
-def _not_held(checks: Sequence[AcceptanceCheck], facts: Facts) -> list[Kind]:
-    """The kinds of numbers, of those that a machine has to pass, that were compared with nothing."""
+def _kinds_not_compared(checks: Sequence[AcceptanceCheck], facts: Facts) -> list[Kind]:
+    """The kinds of numbers that a machine has to pass in, and that were compared with nothing."""
     needed: list[Kind] = ["product"]
     if facts.device_kind != "cpu":
         needed.append("memory")
@@ -177,18 +186,18 @@ def _not_held(checks: Sequence[AcceptanceCheck], facts: Facts) -> list[Kind]:
     return [kind for kind in needed if kind not in passed]
 
 
-def _why_not_held(checks: Sequence[AcceptanceCheck], kinds: Sequence[Kind]) -> str:
-    """`nothing says how fast it should be in product: ...`, with what could not be compared, and why."""
+def _reason_not_compared(checks: Sequence[AcceptanceCheck], kinds: Sequence[Kind]) -> str:
+    """`nothing says how fast it should be in product: ...`, with the reasons why numbers could not be compared."""
     reasons = []
     for check in checks:
         if check.outcome is Outcome.NOT_KNOWN and kind_of_metric(check.name) in kinds:
             reasons.append(f"{check.name}: {check.reason}")
-    why = "; ".join(reasons[:MOST_REASONS]) or "no row, no earlier run"
-    return f"nothing says how fast it should be in {' and '.join(kinds)}: {why}"
+    text = "; ".join(reasons[:MOST_REASONS]) or "no row, no earlier run"
+    return f"nothing says how fast it should be in {' and '.join(kinds)}: {text}"
 
 
-def _passed(checks: Sequence[AcceptanceCheck]) -> str:
-    """That all passed, and against what alone, where nothing says how fast a device of this model is."""
+def _reason_to_pass(checks: Sequence[AcceptanceCheck]) -> str:
+    """How many checks passed; and if no reference says how fast a device of this model is, which ones were used."""
     not_known = sum(check.outcome is Outcome.NOT_KNOWN for check in checks)
     text = f"all {len(checks) - not_known} checks passed"
     if not_known:
@@ -228,7 +237,7 @@ def _action(
 
 
 def _uuids(ranks: Sequence[int], facts: Facts, records: Mapping[str, Record]) -> list[str]:
-    """The devices of ranks, as the records of this acceptance name them, else the look at the machine."""
+    """The UUIDs of ranks' devices, from the records of this acceptance, else from the machine's list of devices."""
     uuids = {device.index: device.uuid for device in facts.machine.devices}
     for part in facts.parts:
         record = records.get(part.record_id or "")

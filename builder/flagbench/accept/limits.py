@@ -1,4 +1,4 @@
-"""The limits of an acceptance for the devices that it is of."""
+"""The limits of an acceptance for the devices of the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def limits_of(catalog: Catalog, device_names: Collection[str], *, processor: boo
     """The limits of manifests/limits.yaml, as the file of the device model overrides them.
 
     Args:
-        device_names: as the driver reports them. Of several models, or of one without a file, nothing is overridden.
+        device_names: as the driver reports them. If they are of several models, or of a model without a file, nothing
+            is overridden.
     """
     models = [model for model in catalog.devices.values() if any(model.has_name(name) for name in device_names)]
     overrides = {}

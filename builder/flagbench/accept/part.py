@@ -8,7 +8,8 @@ from flagbench.manifests.model import Case
 from flagbench.runs.target import Target
 
 START_SECONDS = {"cpu": 10.0, "cuda": 20.0}
-"""Of a run, from its command to its first step, and from its last one to its record: 14 to 17 s on an H100."""
+"""Seconds of a run from its command to its first step, and from its last step to its record, by kind of device: 14 to
+17 s on an H100."""
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,9 @@ class Part:
 
     target: Target
     seconds: float
-    """That it should take, start-up included."""
+    """The time that the run should take, start-up included."""
     why: str
+    """Why this run is made, as the certificate states it."""
     soak: bool = False
     """Whether it is the soak, which has a time of its own."""
 

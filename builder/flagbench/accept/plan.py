@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flagbench.accept.case_choice import case_parts
-from flagbench.accept.checks.speed import HEAT_MINUTES, HEAT_SECONDS, mamf_rows
+from flagbench.accept.checks.speed import HEAT_SECONDS, LEAST_MINUTES_WITH_HEAT, mamf_rows
 from flagbench.accept.part import START_SECONDS, Part
 from flagbench.console.output import print_note
 from flagbench.console.terminal import brief
@@ -29,11 +29,15 @@ from flagbench_core.process_limits import usable_processors
 
 ROOFS = "roofs"
 RESERVE_SECONDS = 10.0
-"""Kept of the time for ending a run whose ranks hang, and for the certificate."""
-ROOFS_SHARE, ROOFS_SECONDS = 0.25, 120
-"""The share of the time in which the roofs measure, after the heat, and the most seconds: those of the manifest."""
-MOST_LAPS, LEAST_LAPS = 20, 3
-"""Of a soak, each of a minute or more. Fewer show no drift."""
+"""Seconds that are reserved for ending a run whose ranks hang, and for the certificate."""
+ROOFS_SHARE = 0.25
+"""The share of the time after the heat in which the roofs are measured."""
+ROOFS_SECONDS = 120
+"""The most seconds in which the roofs are measured, as their manifest has it."""
+MOST_LAPS = 20
+"""The most laps of a soak; each takes a minute or more."""
+LEAST_LAPS = 3
+"""The fewest laps of a soak that show a drift."""
 
 
 @dataclass
@@ -56,13 +60,14 @@ class AcceptanceClock:
 
 @dataclass(frozen=True)
 class AcceptancePlan:
-    """What is run, and why no case is where none fits."""
+    """The runs of an acceptance."""
 
     stack: Stack
     gpus: int
     parts: tuple[Part, ...]
-    """Empty where the vendor's tool does not list the devices: nothing is measured on these."""
+    """Empty if the vendor's tool does not list the devices: nothing is measured on these."""
     without_case: str | None = None
+    """Why no case is run; None if one is."""
 
 
 def plan_of(
@@ -74,8 +79,11 @@ def plan_of(
     store: Store,
     soak_minutes: int | None = None,
 ) -> AcceptancePlan:
-    """The plan. Raises FlagbenchError (usage) for an unknown case, and where no stack is for this machine."""
-    name, stack_name = case_and_stack(case) if case else (None, None)
+    """The plan. Raises FlagbenchError (usage) for an unknown case, and if no stack fits this machine."""
+    name: str | None = None
+    stack_name: str | None = None
+    if case:
+        name, stack_name = case_and_stack(case)
     machine = this_machine()
     if stack_name:
         _, stack = resolve_image(f"{ROOFS}:{stack_name}", catalog)
@@ -107,14 +115,17 @@ def plan_of(
 
 
 def _devices_to_use(machine: Machine, *, processor: bool) -> int:
-    """All devices, those that are hidden or do not answer included; two ranks on a processor."""
+    """The number of all devices, including those that are hidden or do not answer; two ranks on a processor."""
     if processor:
         return 2
     return max(1, len(machine.devices) + len(machine.lost))
 
 
 def _check_processors(count: int, *, processor: bool) -> None:
-    """Not more ranks than processors, as another run may have: a rank that waits for its processor looks slow."""
+    """Refuse more ranks than processors, which other runs may have: a rank that waits for a processor looks slow.
+
+    Raises FlagbenchError (usage).
+    """
     processors = usable_processors()
     if processor and count > processors:
         reason = f"--gpus {count}: the stack is cpu, and there are {processors} processors for as many ranks"
@@ -124,23 +135,23 @@ def _check_processors(count: int, *, processor: bool) -> None:
 
 
 def _roofs_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: float) -> Part:
-    """The roofs, on an accelerator in MAMF's own shapes as well, after products that heat it."""
+    """The run of the roofs; an accelerator is heated first, and measured in the shapes of MAMF's rows as well."""
     settings: list[str] = []
     heat = 0
     if stack.device_kind != "cpu":
         settings += _mamf_shapes(catalog)
-        if minutes >= HEAT_MINUTES:
+        if minutes >= LEAST_MINUTES_WITH_HEAT:
             heat = HEAT_SECONDS
             settings.append(f"heat_seconds={heat}")
     seconds = max(4, min(ROOFS_SECONDS, int((60 * minutes - heat) * ROOFS_SHARE)))
     settings.append(f"measure_seconds={seconds}")
     target = _roofs_target(catalog, stack, count, via, settings)
-    why = "what the devices reach without a model"
-    return Part(target, seconds + heat + START_SECONDS[stack.device_kind], why)
+    seconds_of_part = seconds + heat + START_SECONDS[stack.device_kind]
+    return Part(target, seconds_of_part, "what the devices reach without a model")
 
 
 def _soak_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: int) -> Part:
-    """The roofs in laps, all devices at once."""
+    """The run of the roofs in laps, on all devices at once."""
     laps = min(MOST_LAPS, minutes)
     settings = [f"measure_seconds={60 * minutes // laps}", f"laps={laps}"]
     target = _roofs_target(catalog, stack, count, via, settings)
@@ -156,7 +167,7 @@ def _roofs_target(catalog: Catalog, stack: Stack, count: int, via: Via, settings
 
 
 def _mamf_shapes(catalog: Catalog) -> list[str]:
-    """The settings for the shapes of MAMF's rows of these devices, where they are of one model."""
+    """The settings for the shapes of MAMF's rows of this machine's devices; none if they are of several models."""
     models = cards_here(this_machine(), catalog)
     if len(models) != 1:
         return []
@@ -178,7 +189,13 @@ def _case_part(
     left: float,
     minutes: float,
 ) -> tuple[Part | None, str | None]:
-    """The run of a case that fits into so many seconds, or why there is none; one that was asked for is run."""
+    """The run of a case that fits into `left` seconds, or why there is none. A case that `--case` names always runs.
+
+    Args:
+        name: the case that `--case` names.
+        left: the seconds that are left after the roofs.
+        minutes: `--minutes`, for the reason.
+    """
     tried: list[Part] = []
     for part in case_parts(catalog, stack, count, via, name, store):
         if part.seconds <= left:
@@ -209,8 +226,8 @@ def _stack_here(machine: Machine, catalog: Catalog) -> Stack:
     else:
         stack = next(iter(stacks_here(machine, catalog, roofs)), None)
     if stack is None:
-        why = machine.problem or f"no stack is for {machine.described}"
-        raise FlagbenchError(why, remedy="name a stack: --case distilbert:cpu or --case distilbert:cuda13")
+        reason = machine.problem or f"no stack is for {machine.described}"
+        raise FlagbenchError(reason, remedy="name a stack: --case distilbert:cpu or --case distilbert:cuda13")
     if machine.problem and not machine.vendor:
         print_note(f"flagbench: {brief(machine.problem)}; no device is in sysfs, so this is a processor")
     return stack

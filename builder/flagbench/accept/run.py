@@ -1,4 +1,4 @@
-"""The runs of an acceptance: in order, each within what is left of the time, and what is known of the machine."""
+"""The runs of an acceptance, each within the time that is left, and the facts that they add to the certificate."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import islice
 from typing import Any
 
 from flagbench.accept.check import Outcome
-from flagbench.accept.checks.speed import plain_prior
 from flagbench.accept.facts import facts_before, read_health_after
 from flagbench.accept.judge import checks_of
 from flagbench.accept.part import Part
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan
+from flagbench.accept.priors import prior_to_json
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
 from flagbench.history.priors import MOST_EARLIER_RUNS, earlier_runs, store_priors
@@ -29,25 +29,28 @@ from flagbench.system.signals import AT_ONCE_SECONDS, Delaying
 from flagbench_core.exit_codes import ExitCode
 
 LEAST_SECONDS = 10.0
-"""With less left, a run is not begun."""
+"""A run is not started with fewer seconds left."""
 HISTORY = 5
-"""Earlier runs that a run is compared with, the newest."""
+"""Most earlier runs that a run is compared with; the newest are chosen."""
 LEAST_OF_FASTEST = {"cuda": 0.90, "cpu": 0.75}
-"""Earlier runs below that share of the fastest are not compared with: a machine that became slower would soon be held
-against itself."""
+"""By kind of device, the share of the fastest earlier run below which others are left out: a machine that became
+slower would soon be compared with its own slow runs."""
 MOST_TIMEOUT = 300.0
-"""Seconds without progress after which a run is ended: a long one would otherwise hang for half of its time."""
+"""Most seconds without progress after which a run is ended: a long run would otherwise hang for half of its time."""
 LATE_SECONDS = 4.0
-"""After its limit, a run that did not end by itself is stopped."""
+"""Seconds after its limit at which a run that did not end by itself is stopped."""
 
 
 @dataclass
 class Accepted:
-    """What an acceptance found: facts for its certificate, and the records that they name."""
+    """The results of an acceptance: the facts for its certificate, and the records that they name."""
 
     facts: dict[str, Any]
+    """`document.Facts` as JSON."""
     records: dict[str, bytes] = field(default_factory=dict)
+    """The content of each record, by id."""
     stored: bool = True
+    """Whether the store has the records of all runs."""
 
 
 def run_plan(
@@ -55,32 +58,35 @@ def run_plan(
 ) -> Accepted:
     """Run every part for which there is time, until a check fails.
 
-    What ends a run, a missing image and an interruption are among the facts. Raises FlagbenchError where there is no
-    container engine, or the first run cannot be started.
+    A run that fails, a missing image and an interruption are among the facts. Raises FlagbenchError if there is no
+    container engine, or if the first run cannot be started.
     """
-    found = Accepted(facts_before(plan, asked, catalog))
-    facts = found.facts
-    if not _fails(found, catalog) and not _can_start(plan, found):
-        return found
+    accepted = Accepted(facts_before(plan, asked, catalog))
+    facts = accepted.facts
+    if not _fails(accepted, catalog) and not _can_start(plan, accepted):
+        return accepted
     soak_seconds = sum(part.seconds for part in plan.parts if part.soak)
     try:
         with Delaying() as delaying:
             for part in plan.parts:
-                if _fails(found, catalog):
+                if _fails(accepted, catalog):
                     break
-                left = clock.left if part.soak else clock.left - soak_seconds
-                stopped = _run_part(part, found, store, clock, left)
+                left = clock.left
+                if not part.soak:
+                    left -= soak_seconds
+                stopped = _run_part(part, accepted, store, clock, left)
                 if stopped or delaying.signalled is not None:
                     facts["ending"] = "interrupted"
                     break
     except KeyboardInterrupt:
         facts["ending"] = "interrupted"
-    return found
+    return accepted
 
 
-def _can_start(plan: AcceptancePlan, found: Accepted) -> bool:
-    """Whether every part can be started; if not, all parts are among the facts, with what mends each."""
-    parts, can_start = [], True
+def _can_start(plan: AcceptancePlan, accepted: Accepted) -> bool:
+    """Whether every part can be started. If not, adds all parts to the facts, each with its reason and remedy."""
+    parts = []
+    can_start = True
     for part in plan.parts:
         facts = _part_facts(part)
         facts["reason"] = "not begun, as another run cannot start"
@@ -93,14 +99,14 @@ def _can_start(plan: AcceptancePlan, found: Accepted) -> bool:
             can_start = False
         parts.append(facts)
     if not can_start:
-        found.facts["parts"] += parts
+        accepted.facts["parts"] += parts
     return can_start
 
 
-def _fails(found: Accepted, catalog: Catalog) -> bool:
-    """Whether a check of what is known so far fails, so that no further run changes the outcome."""
-    records = {name: read_record(content) for name, content in found.records.items()}
-    checks = checks_of(found.facts, records, catalog)
+def _fails(accepted: Accepted, catalog: Catalog) -> bool:
+    """Whether a check of the facts so far fails, so that no further run changes the outcome."""
+    records = {name: read_record(content) for name, content in accepted.records.items()}
+    checks = checks_of(accepted.facts, records, catalog)
     return any(check.outcome is Outcome.FAIL for check in checks)
 
 
@@ -119,11 +125,11 @@ def _part_facts(part: Part) -> dict[str, Any]:
     }
 
 
-def _run_part(part: Part, found: Accepted, store: Store, clock: AcceptanceClock, left: float) -> bool:
-    """Run one part within so many seconds, and add its facts. Whether it was interrupted from outside."""
+def _run_part(part: Part, accepted: Accepted, store: Store, clock: AcceptanceClock, left: float) -> bool:
+    """Run one part within `left` seconds, and add its facts. Returns whether it was interrupted from outside."""
     name = part.target.name
     facts = _part_facts(part)
-    found.facts["parts"].append(facts)
+    accepted.facts["parts"].append(facts)
     if left < LEAST_SECONDS:
         facts["reason"] = f"there was no time left: {max(left, 0):.0f} s"
         return False
@@ -133,44 +139,50 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: AcceptanceClock,
         with _limit(left + LATE_SECONDS):
             ended = run_and_keep(target, store)
     except FlagbenchError as error:
-        if len(found.facts["parts"]) == 1:  # such as without a container engine: nothing is known of the machine
+        if len(accepted.facts["parts"]) == 1:  # such as without a container engine: nothing is known of the machine
             raise
         facts.update(reason=error.message, remedy=error.remedy or "")
         return False
     facts["state"] = "ended without a record"
-    read_health_after(found.facts)
-    found.stored = found.stored and ended.kept
-    stopped = ended.result.signalled and clock.left > -LATE_SECONDS  # else by the limit
+    read_health_after(accepted.facts)
+    accepted.stored = accepted.stored and ended.kept
+    stopped = ended.result.signalled and clock.left > -LATE_SECONDS  # later, `_limit` sent the signal
     if not ended.result.record.strip() or ended.code == ExitCode.USAGE:
         return stopped
     record = read_record(ended.result.record)
     facts.update(record_id=record.record_id, state=record.status.state, reason=record.status.reason)
     if record.system.host:  # of the container engine's machine, which may be another one
-        found.facts["machine"]["host"] = record.system.host
-    found.records[record.record_id] = ended.result.record
-    _compare(record, facts, found, store, ended)
+        accepted.facts["machine"]["host"] = record.system.host
+    accepted.records[record.record_id] = ended.result.record
+    _add_history(record, facts, accepted, store, ended)
     return stopped
 
 
-def _compare(record: Record, facts: dict[str, Any], found: Accepted, store: Store, ended: Finished) -> None:
-    """Add the earlier runs that a run is compared with, and what is known of the spread between them."""
+def _add_history(record: Record, facts: dict[str, Any], accepted: Accepted, store: Store, ended: Finished) -> None:
+    """Add the earlier runs that a run is compared with, and the spread between them, to its facts."""
     if record.status.state != "ok" or not ended.kept:
         return
     try:
-        contents = map(store.read, held_against(store, record))
-        records = {read_record(content).record_id: content for content in contents}
-        priors = store_priors(store, [record], [record, *map(read_record, records.values())])
+        contents = [store.read(stored) for stored in runs_to_compare(store, record)]
+        earlier = [read_record(content) for content in contents]
+        priors = store_priors(store, [record], [record, *earlier])
     except FlagbenchError as error:
         print_note(f"flagbench: earlier runs cannot be read: {error.message}")
         return
-    facts.update(history=[*records], priors={name: plain_prior(prior) for name, prior in priors.items()})
-    found.records.update(records)
+    records = {}
+    for earlier_record, content in zip(earlier, contents, strict=True):
+        records[earlier_record.record_id] = content
+    facts["history"] = [*records]
+    facts["priors"] = {name: prior_to_json(prior) for name, prior in priors.items()}
+    accepted.records.update(records)
 
 
-def held_against(store: Store, record: Record) -> list[StoredRecord]:
-    """The newest HISTORY of the sound earlier runs on this machine, of those that reach LEAST_OF_FASTEST."""
+def runs_to_compare(store: Store, record: Record) -> list[StoredRecord]:
+    """The newest HISTORY of the sound earlier runs on this machine that reach LEAST_OF_FASTEST."""
     machine = machine_digest(record)
-    least = LEAST_OF_FASTEST["cpu" if record.stack == "cpu" else "cuda"]
+    least = LEAST_OF_FASTEST["cuda"]
+    if record.stack == "cpu":
+        least = LEAST_OF_FASTEST["cpu"]
     earlier = (
         stored
         for stored in earlier_runs(store, record, [record])
@@ -187,7 +199,7 @@ def held_against(store: Store, record: Record) -> list[StoredRecord]:
 
 @contextmanager
 def _limit(seconds: float) -> Iterator[None]:
-    """Stops a run that does not end at its own limit: the signal is forwarded to it, again, and then it is killed."""
+    """Stop a run that does not end at its own limit: SIGALRM is forwarded to it, twice, and then it is killed."""
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, seconds, AT_ONCE_SECONDS)
     try:

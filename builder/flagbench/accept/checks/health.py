@@ -1,4 +1,4 @@
-"""What the devices' drivers counted and said before and after the runs of an acceptance."""
+"""The health of the devices: what their drivers counted and reported before and after the runs of an acceptance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OUTCOMES = {
 
 @dataclass(frozen=True)
 class _Finding:
-    """A finding of one or more devices."""
+    """A finding without its device, as a key: devices with the same finding share one check."""
 
     kind: str
     outcome: HealthOutcome
@@ -33,9 +33,9 @@ class _Finding:
 
 
 def health_checks(facts: Facts, records: Mapping[str, Record]) -> Iterator[AcceptanceCheck]:
-    """A check for each kind of finding, with the devices that it is of, and one that passes where nothing is wrong.
+    """A check for each kind of finding, with its devices; if nothing is wrong, one that passes.
 
-    Nothing for a processor, and for certificates of before health was read.
+    None for a processor, and for certificates of versions that did not read the health.
     """
     health = facts.health
     if health is None or facts.device_kind == "cpu":
@@ -82,7 +82,7 @@ def _check(finding: _Finding, ranks: Sequence[int]) -> AcceptanceCheck:
 
 
 def _healthy(devices: int) -> AcceptanceCheck:
-    """The check that passes, of the devices of which something was read."""
+    """The check that passes, for the number of devices that could be read."""
     return AcceptanceCheck(
         name="health",
         part=PART,
@@ -94,7 +94,7 @@ def _healthy(devices: int) -> AcceptanceCheck:
 
 
 def _devices_with_errors(facts: Facts, records: Mapping[str, Record]) -> set[str]:
-    """The UUIDs of devices that had uncorrected errors of memory in an earlier run that the certificate has."""
+    """The UUIDs of devices that had uncorrected memory errors in an earlier run among the certificate's records."""
     uuids = set()
     for part in facts.parts:
         for name in part.history:
@@ -117,11 +117,12 @@ def _with_errors(record: Record) -> set[str]:
 
 
 GIGABYTES_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""GB/s of a PCIe lane one way, by generation (PCI-SIG, PCI Express base specification: rate and encoding)."""
+"""The unidirectional rate of a PCIe lane, GB/s, by generation (PCI-SIG, PCI Express base specification: rate and
+encoding)."""
 
 
 def host_link_rate(device: DeviceHealth) -> float | None:
-    """GB/s one way of the widest and fastest link that device and system can have together; None if not stated."""
+    """The unidirectional rate, GB/s, of the fastest link that device and system support; None if not reported."""
     lane = GIGABYTES_PER_LANE.get(device.pcie_generation_max or 0)
     if lane is None or not device.pcie_width_max:
         return None
@@ -129,7 +130,7 @@ def host_link_rate(device: DeviceHealth) -> float | None:
 
 
 def loaded_link_text(device: DeviceHealth) -> str:
-    """`PCIe 3 x8 under load`; empty where it was not read."""
+    """`PCIe 3 x8 under load`; empty if the link was not read under load."""
     if not device.pcie_generation_loaded or not device.pcie_width_loaded:
         return ""
     return f"PCIe {device.pcie_generation_loaded} x{device.pcie_width_loaded} under load"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from flagbench.accept.check import PREFLIGHT, AcceptanceCheck, Outcome, not_known
 from flagbench.accept.document import CertificateMachine, Facts
@@ -11,7 +12,7 @@ from flagbench.machine.vendors import LOST_REMEDY, older_drivers
 from flagbench.system.queries import Ending
 
 _NOT_LISTED = (Ending.FAILED, Ending.NO_ANSWER)
-"""How a question to a vendor's tool ends where nothing is known of the devices."""
+"""The endings of a query to a vendor's tool after which nothing is known about the devices."""
 ASK_THE_TOOL = "run the vendor's tool by hand"
 WHOLE_DEVICE = "turn MIG off (nvidia-smi -mig 0), or ask for a whole device"
 DEFAULT_POWER_LIMIT = "set the default power limit again, such as with nvidia-smi -i UUID -pl WATTS"
@@ -19,7 +20,7 @@ ALL_VISIBLE = "unset CUDA_VISIBLE_DEVICES, or accept a part of the devices with 
 
 
 def preflight_checks(facts: Facts) -> Iterator[AcceptanceCheck]:
-    """What the look at an accelerator's machine found; nothing for a processor."""
+    """The checks of a machine with accelerators; none for a processor."""
     if facts.device_kind == "cpu":
         return
     devices = _devices(facts)
@@ -45,42 +46,50 @@ def _devices(facts: Facts) -> AcceptanceCheck:
     missing: tuple[int, ...] = ()
     if machine.devices and not machine.lost:
         missing = tuple(range(machine.visible, facts.gpus))
-    outcome, reason, remedy = _devices_found(machine, facts.gpus)
+    judgement = _judge_devices(machine, facts.gpus)
     return AcceptanceCheck(
         name="devices",
         part=PREFLIGHT,
-        outcome=outcome,
+        outcome=judgement.outcome,
         measured=measured,
         against=against,
         limit=f"{facts.gpus}",
-        reason=reason,
-        remedy=remedy,
+        reason=judgement.reason,
+        remedy=judgement.remedy,
         ranks=missing,
     )
 
 
-def _devices_found(machine: CertificateMachine, gpus: int) -> tuple[Outcome, str, str]:
-    """Whether `gpus` devices can be used, why not, and what mends it."""
+class _Judgement(NamedTuple):
+    """Whether the devices can be used."""
+
+    outcome: Outcome
+    reason: str = ""
+    remedy: str = ""
+
+
+def _judge_devices(machine: CertificateMachine, gpus: int) -> _Judgement:
+    """Whether `gpus` devices can be used, and if not, the reason and the remedy."""
     if machine.lost:
-        return Outcome.FAIL, "; ".join((*machine.lost, LOST_REMEDY)), ""
+        return _Judgement(Outcome.FAIL, "; ".join((*machine.lost, LOST_REMEDY)))
     if machine.problem and machine.tool in _NOT_LISTED:
-        return Outcome.INCONCLUSIVE, machine.problem, machine.remedy or ASK_THE_TOOL
+        return _Judgement(Outcome.INCONCLUSIVE, machine.problem, machine.remedy or ASK_THE_TOOL)
     if machine.problem:
-        return Outcome.FAIL, machine.problem, ""
+        return _Judgement(Outcome.FAIL, machine.problem)
     if machine.visible < gpus <= len(machine.devices):
         reason = f"CUDA_VISIBLE_DEVICES leaves {machine.visible} of {len(machine.devices)} devices"
-        return Outcome.INCONCLUSIVE, reason, ALL_VISIBLE
+        return _Judgement(Outcome.INCONCLUSIVE, reason, ALL_VISIBLE)
     if not machine.devices and machine.tool is Ending.MISSING:
-        return Outcome.FAIL, "no device was found: no vendor's tool, such as nvidia-smi, is on PATH", ""
+        return _Judgement(Outcome.FAIL, "no device was found: no vendor's tool, such as nvidia-smi, is on PATH")
     if not machine.devices:
-        return Outcome.FAIL, "no device was found", ""
+        return _Judgement(Outcome.FAIL, "no device was found")
     if machine.visible < gpus:
-        return Outcome.FAIL, f"{gpus - machine.visible} of {gpus} devices are missing", ""
-    return Outcome.PASS, "", ""
+        return _Judgement(Outcome.FAIL, f"{gpus - machine.visible} of {gpus} devices are missing")
+    return _Judgement(Outcome.PASS)
 
 
 def _whole(machine: CertificateMachine) -> AcceptanceCheck:
-    """A slice of a device says nothing of the device."""
+    """The check that is inconclusive because only parts of devices are visible."""
     return AcceptanceCheck(
         name="whole devices",
         part=PREFLIGHT,
@@ -94,12 +103,15 @@ def _whole(machine: CertificateMachine) -> AcceptanceCheck:
 
 
 def _driver(facts: Facts) -> AcceptanceCheck:
-    against, drivers = f"the stack {facts.stack}", facts.machine.drivers
+    against = f"the stack {facts.stack}"
+    drivers = facts.machine.drivers
     if facts.driver_floor is None:
         return not_known("driver", PREFLIGHT, against, "no image is used, or it states no oldest driver")
     if not drivers:
         return not_known("driver", PREFLIGHT, against, "no tool says the version of the driver")
-    outcome, reason, remedy = Outcome.PASS, "", ""
+    outcome = Outcome.PASS
+    reason = ""
+    remedy = ""
     if older_drivers(drivers, facts.driver_floor):
         outcome = Outcome.FAIL
         reason = "the driver is older than the stack needs"
@@ -120,11 +132,15 @@ def _undisturbed(machine: CertificateMachine) -> AcceptanceCheck:
     busy = [*machine.foreign, *machine.capped]
     if not busy and not machine.drivers:
         return not_known("undisturbed", PREFLIGHT, "an idle machine", "no tool says what else uses the devices")
-    outcome, reason, remedy = Outcome.PASS, "", ""
+    outcome = Outcome.PASS
+    reason = ""
+    remedy = ""
     if busy:
-        outcome, reason = Outcome.INCONCLUSIVE, "another process uses a device"
+        outcome = Outcome.INCONCLUSIVE
+        reason = "another process uses a device"
     if machine.capped:
-        reason, remedy = "the power limit of a device is lowered", DEFAULT_POWER_LIMIT
+        reason = "the power limit of a device is lowered"
+        remedy = DEFAULT_POWER_LIMIT
     if machine.foreign and machine.capped:
         reason = "another process uses a device, and a power limit is lowered"
     return AcceptanceCheck(

@@ -1,4 +1,4 @@
-"""The checks of one run by its record alone: whether it ended well, alone and at full clocks, and its bits."""
+"""The checks of one run by its record alone: whether it ended well, ran alone and at full clocks, and its results."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from flagbench_core.exit_codes import ExitCode
 WRONG = ("precision", "same_results", "loss_finite", "parameters_finite", "ranks_in_step")
 """Checks of a run that fail where a device computes wrongly."""
 CEILING = 1.02
-"""A case reaches no more of what a matrix product reached in its run: the tolerance of the rule `above-ceiling`."""
+"""The most FLOP/s of a case relative to a matrix product in its run: the tolerance of the rule `above-ceiling`."""
 MOST_NAMED = 8
-"""Wrong operations that a reason names."""
+"""Most wrong operations that a reason names."""
 
 
 def ran(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
@@ -32,8 +32,9 @@ def ran(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
     outcome, reason = _ended(part, record, case)
     measured = part.state
     if record.laps:
-        laps = "lap" if len(record.laps) == 1 else "laps"
-        measured = f"{part.state}, {len(record.laps)} {laps}"
+        measured = f"{part.state}, {len(record.laps)} laps"
+    if len(record.laps) == 1:
+        measured = f"{part.state}, 1 lap"
     ranks: tuple[int, ...] = ()
     if outcome is Outcome.FAIL and _world(record) == 1:
         ranks = (0,)
@@ -51,7 +52,7 @@ def ran(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
 
 
 def _remedy(record: Record) -> str:
-    """What the run advises where its preflight refused the machine: another run would end in the same way."""
+    """The remedy of a run whose preflight refused the machine: another run would end in the same way."""
     if record.status.exit_code != ExitCode.WRONG_HARDWARE:
         return ""
     return record.status.remedy or ""
@@ -62,7 +63,7 @@ def _world(record: Record) -> int:
 
 
 def _ended(part: RunPart, record: Record, case: Case) -> tuple[Outcome, str]:
-    """How a run with a record ended, and why not well."""
+    """The outcome of a run with a record, and the reason if it did not end well."""
     failed = [check for check in record.checks if not check.ok]
     wrong = [check for check in failed if _computes_wrongly(check)]
     if wrong:
@@ -97,13 +98,17 @@ def same_bits(record: Record) -> AcceptanceCheck:
     for result in record.results:
         for rank in dict.fromkeys((*result.changed, *result.apart)):
             wrong.append((result.name, rank))
-    devices = "device" if world == 1 else "devices"
-    measured, against = f"{len(record.results)} operations, twice on {world} {devices}", "itself"
+    measured = f"{len(record.results)} operations, twice on 1 device"
+    against = "itself"
     if world > 1:
+        measured = f"{len(record.results)} operations, twice on {world} devices"
         against = "itself and the other devices"
-    outcome, reason = Outcome.PASS, ""
+    outcome = Outcome.PASS
+    reason = ""
     if not record.results:
-        outcome, measured, reason = Outcome.INCONCLUSIVE, "nothing", "it was not computed twice"
+        outcome = Outcome.INCONCLUSIVE
+        measured = "nothing"
+        reason = "it was not computed twice"
     elif wrong:
         outcome = Outcome.FAIL
         reason = "; ".join(f"{name} on rank {rank}" for name, rank in wrong[:MOST_NAMED])
@@ -123,10 +128,14 @@ def quota(record: Record) -> AcceptanceCheck | None:
     """Whether a control group allows a processor for each rank; None without one."""
     if record.telemetry is None or record.telemetry.cpu.quota is None:
         return None
-    world, allowed = _world(record), record.telemetry.cpu.quota
-    outcome, reason, remedy = Outcome.PASS, "", ""
+    world = _world(record)
+    allowed = record.telemetry.cpu.quota
+    outcome = Outcome.PASS
+    reason = ""
+    remedy = ""
     if allowed < world:
-        outcome, reason = Outcome.FAIL, "the control group allows fewer processors than there are ranks"
+        outcome = Outcome.FAIL
+        reason = "the control group allows fewer processors than there are ranks"
         remedy = "give the control group a processor for each rank"
     return AcceptanceCheck(
         name="quota",
@@ -145,10 +154,10 @@ def disturbance(record: Record) -> str:
     telemetry = record.telemetry
     if telemetry is None:
         return ""
-    disturbed = others_on_devices(telemetry.devices)
+    sentences = others_on_devices(telemetry.devices)
     if record.software.cuda is None and record.software.hip is None:
-        disturbed += others_on_processors(telemetry.cpu)
-    return ", ".join(disturbed)
+        sentences += others_on_processors(telemetry.cpu)
+    return ", ".join(sentences)
 
 
 def telemetry_checks(record: Record) -> Iterator[AcceptanceCheck]:
@@ -160,15 +169,17 @@ def telemetry_checks(record: Record) -> Iterator[AcceptanceCheck]:
 
 
 def _alone(record: Record) -> AcceptanceCheck:
-    disturbed = disturbance(record)
-    outcome, reason = Outcome.PASS, ""
-    if disturbed:
-        outcome, reason = Outcome.INCONCLUSIVE, "another process uses a device"
+    disturbed_by = disturbance(record)
+    outcome = Outcome.PASS
+    reason = ""
+    if disturbed_by:
+        outcome = Outcome.INCONCLUSIVE
+        reason = "another process uses a device"
     return AcceptanceCheck(
         name="alone",
         part=record.case,
         outcome=outcome,
-        measured=disturbed or "nothing else",
+        measured=disturbed_by or "nothing else",
         against="a device of its own",
         limit=f"no other process, at most {MEMORY_BEFORE / 2**30:g} GiB in use before",
         reason=reason,
@@ -182,9 +193,11 @@ def _throttled(record: Record) -> AcceptanceCheck:
         return not_known("throttled", record.case, "its own clocks", "the monitor does not say it")
     slowed = throttled(devices)
     measured = ", ".join(f"{reason} {seconds:.0f} s" for reason, seconds in slowed.items())
-    outcome, reason = Outcome.PASS, ""
+    outcome = Outcome.PASS
+    reason = ""
     if slowed:
-        outcome, reason = Outcome.INCONCLUSIVE, "a device was slowed by heat or by its supply"
+        outcome = Outcome.INCONCLUSIVE
+        reason = "a device was slowed by heat or by its supply"
     return AcceptanceCheck(
         name="throttled",
         part=record.case,
@@ -197,7 +210,7 @@ def _throttled(record: Record) -> AcceptanceCheck:
 
 
 def flops_in_range(subject: Subject) -> AcceptanceCheck | None:
-    """Whether a case reached no more than a matrix product of its run; None where none was measured."""
+    """Whether a case reached no more FLOP/s than a matrix product in its run; None if no product was measured."""
     flops = subject.record.flops
     if flops is None or flops.measured_ceiling is None:
         return None
@@ -205,11 +218,14 @@ def flops_in_range(subject: Subject) -> AcceptanceCheck | None:
     share = None
     if subject.achieved and ceiling.flops:
         share = subject.achieved / ceiling.flops
-    outcome, reason, measured = Outcome.PASS, "", "unknown"
+    measured = "unknown"
     if share is not None:
         measured = f"{share:.0%} of a matrix product"
+    outcome = Outcome.PASS
+    reason = ""
     if share is None or share > CEILING:
-        outcome, reason = Outcome.INCONCLUSIVE, "a clock or a count is wrong"
+        outcome = Outcome.INCONCLUSIVE
+        reason = "a clock or a count is wrong"
     return AcceptanceCheck(
         name="flops",
         part=subject.case.name,
@@ -222,7 +238,7 @@ def flops_in_range(subject: Subject) -> AcceptanceCheck | None:
 
 
 def heat_seen(subject: Subject) -> AcceptanceCheck | None:
-    """That the window of a case ended before an accelerator had its steady temperature; None where it did not."""
+    """The check `not known` for a window that ended before the accelerator had its steady temperature; else None."""
     window = subject.record.window
     if window is None or not subject.on_accelerator:
         return None

@@ -1,4 +1,4 @@
-"""The laps of a soak: whether a device became slower from the early ones to the last."""
+"""The laps of a soak: whether a device became slower between the early laps and the last ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flagbench.records.model import Record
 from flagbench_core.evidence.drift import lap_drifts
 
 
-def soak_checks(record: Record, limits: Sequence[AcceptanceLimit], disturbed: str) -> Iterator[AcceptanceCheck]:
-    """Of each kind of number, whether the last laps are as fast as the early ones, by the limits against peers.
+def soak_checks(record: Record, limits: Sequence[AcceptanceLimit], disturbance: str) -> Iterator[AcceptanceCheck]:
+    """Whether the last laps are as fast as the early ones in each kind of number, within the limits against peers.
 
     Args:
-        disturbed: what else used the machine, which may have slowed it.
+        disturbance: what else used the machine, which may have slowed it.
     """
     if not record.laps:
         return
@@ -26,33 +26,35 @@ def soak_checks(record: Record, limits: Sequence[AcceptanceLimit], disturbed: st
         yield not_known("laps alike", record.case, "the second lap", f"{len(record.laps)} laps show no drift")
         return
     for kind in KINDS:
-        limit, shares = limit_for(limits, kind, "peers"), _by_rank(drifts, kind)
+        limit = limit_for(limits, kind, "peers")
+        shares = _shares_by_rank(drifts, kind)
         if limit is not None and shares:
-            yield _laps_alike(record, kind, shares, limit, disturbed)
+            yield _laps_alike(record, kind, shares, limit, disturbance)
 
 
-def _by_rank(drifts: Mapping[str, Sequence[float]], kind: Kind) -> list[float]:
+def _shares_by_rank(drifts: Mapping[str, Sequence[float]], kind: Kind) -> list[float]:
     """The late rate of each device over its early one, the median of the measurements of a kind."""
-    measured = [ratios for name, ratios in drifts.items() if kind_of_metric(name) == kind]
-    return [median(ratios) for ratios in zip(*measured, strict=True)]
+    ratios_by_measurement = [ratios for name, ratios in drifts.items() if kind_of_metric(name) == kind]
+    return [median(ratios_of_rank) for ratios_of_rank in zip(*ratios_by_measurement, strict=True)]
 
 
 def _laps_alike(
-    record: Record, kind: Kind, shares: Sequence[float], limit: AcceptanceLimit, disturbed: str
+    record: Record, kind: Kind, shares: Sequence[float], limit: AcceptanceLimit, disturbance: str
 ) -> AcceptanceCheck:
     slowest = min(range(len(shares)), key=shares.__getitem__)
     slow = tuple(rank for rank, share in enumerate(shares) if share < limit.inconclusive_below)
     failed: tuple[int, ...] = ()
     if limit.fail_below is not None:
         failed = tuple(rank for rank, share in enumerate(shares) if share < limit.fail_below)
-    outcome, reason = Outcome.PASS, ""
+    outcome = Outcome.PASS
+    reason = ""
     if slow:
         outcome = Outcome.INCONCLUSIVE
         reason = ", ".join(f"rank {rank} ended at {shares[rank]:.0%} of its early rate" for rank in slow)
-    if failed and not disturbed:
+    if failed and not disturbance:
         outcome = Outcome.FAIL
-    if failed and disturbed:
-        reason = f"{reason}, beside {disturbed}"
+    if failed and disturbance:
+        reason = f"{reason}, beside {disturbance}"
     return AcceptanceCheck(
         name=f"{kind} over laps",
         part=record.case,

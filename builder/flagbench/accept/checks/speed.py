@@ -1,17 +1,23 @@
-"""What a run measured, beside sound devices, datasheets, published rows and earlier runs of this machine."""
+"""The numbers that a run measured, compared with sound devices, datasheets, published rows and earlier runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from flagbench.accept.check import AcceptanceCheck, Outcome, not_known
 from flagbench.accept.checks.health import host_link_rate, loaded_link_text
-from flagbench.accept.checks.numbers import UNITS, HeldNumber, by_value, kind_of_metric, limit_for, number_check
-from flagbench.accept.document import SpreadOfRuns
+from flagbench.accept.checks.numbers import (
+    UNITS,
+    ComparedNumber,
+    by_value,
+    kind_of_metric,
+    limit_for,
+    number_check,
+)
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import rows_beside
 from flagbench.manifests.device import DeviceModel
@@ -24,139 +30,162 @@ from flagbench.verdict.conditions import DEVICE_MODEL, Agreement, agreement, gat
 from flagbench.verdict.interval import Terms, estimate, quotient
 from flagbench.verdict.result import Estimate, MetricResult, Ratio
 from flagbench.verdict.samples import session_count
-from flagbench.verdict.stats.between import Prior, SessionSpread
 from flagbench.verdict.subject import Subject
 from flagbench.verdict.verify import claims_for
 from flagbench_core.evidence.roofs import MAMF, MAMF_PUBLISHED
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.health.reading import DeviceHealth
 
-HEAT_SECONDS, HEAT_MINUTES = 30, 2.0
-"""Of products, before those of MAMF's rows are measured: mamf-finder.py's own warm-up. And the `--minutes` from which
-on there is time for it."""
+HEAT_SECONDS = 30
+"""Seconds of matrix products before those in the shapes of MAMF's rows are measured, as mamf-finder.py warms up.
+
+MAMF is the maximum achievable matmul FLOP/s: mamf-finder.py searches for the shape with the fastest product, and its
+published rows state the rate and that shape.
+"""
+LEAST_MINUTES_WITH_HEAT = 2.0
+"""The `--minutes` from which on an acceptance has the time for HEAT_SECONDS."""
 LAYERS = "transformer"
 """The condition that says whose layers ran."""
 TUNERS = ("PYTORCH_TUNABLEOP_ENABLED",)
-"""Variables in the environment of a row that make its products those of a search over libraries' kernels, unless they
-are 0."""
-HELD_TO_HISTORY = (
+"""Environment variables that turn on a search over libraries' kernels, unless they are 0. The products of a row with
+such a search are those of other software."""
+METRICS_WITH_HISTORY = (
     *("matmul_fp32", "matmul_tf32", "matmul_bf16", "matmul_bf16_best", "matmul_fp8_best"),
     *("mamf_published_bf16", "mamf_published_fp8"),
     *("memory_bandwidth", "h2d_pinned", "d2h_pinned", "all_reduce_busbw"),
 )
-"""Metrics of the roofs that are compared with earlier runs."""
-HELD_ON_A_PROCESSOR = ("matmul_fp32",)
-"""The memory of a processor in a virtual machine had 31 to 61 GB/s in four idle runs."""
-_MOST_DF = 1e9
-"""Degrees of freedom that are as good as infinitely many."""
+"""Metrics of the roofs that are compared with earlier runs on an accelerator."""
+PROCESSOR_METRICS_WITH_HISTORY = ("matmul_fp32",)
+"""Metrics of the roofs that are compared with earlier runs on a processor. The memory is not: in a virtual machine it
+reached 31 to 61 GB/s in four idle runs."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """A run, and what its numbers are held against."""
+class JudgedRun:
+    """A run, and the references and limits that its numbers are compared with."""
 
     subject: Subject
     catalog: Catalog
     limits: Sequence[AcceptanceLimit]
     history: Sequence[Record]
+    """Earlier runs of this configuration on this machine."""
     terms: Terms
-    disturbed: str
-    """What else used the machine during the run, or limited its devices."""
+    """The spread between runs that is known beforehand."""
+    disturbance: str
+    """What else used the machine during the run, or limited its devices; empty if nothing did."""
 
     @property
     def record(self) -> Record:
-        """Of the run, as recomputed."""
+        """The record of the run, as recomputed from its evidence."""
         return self.subject.record
 
     @property
     def case(self) -> Case:
-        """That was run."""
+        """The case of the run."""
         return self.subject.case
 
-    def check(self, number: HeldNumber) -> AcceptanceCheck:
-        """What a number of this run decides."""
-        return number_check(number, self.subject, self.disturbed)
+    def limit(self, kind: Kind, against: Reference, sessions: int = 1) -> AcceptanceLimit | None:
+        """The limit of a kind of number against a reference, for that many sessions of earlier runs."""
+        return limit_for(self.limits, kind, against, sessions)
 
-    def number(
+    def check_ratio(self, number: ComparedNumber) -> AcceptanceCheck:
+        """The check of a number whose ratio to its reference is computed already."""
+        return number_check(number, self.subject, self.disturbance)
+
+    def check_against_value(
         self, metric: Metric, against: str, expected: float, limit: AcceptanceLimit, *, other_software: bool = False
     ) -> AcceptanceCheck:
-        """A metric of one run beside one value in its unit, which is taken as exact."""
-        ratio = quotient(estimate([metric], self.terms.prior(metric.name)), Estimate(expected, runs=0))
+        """The check of a metric of this run against one value in the metric's unit, which is taken as exact."""
+        ratio: Ratio | None
         if by_value(limit):
+            # Such a limit is far from what sound devices reach, so the ratio decides without an interval.
             ratio = Ratio(metric.value / expected)
-        return self.check(HeldNumber(metric, against, expected, ratio, limit, other_software))
+        else:
+            ratio = quotient(estimate([metric], self.terms.prior(metric.name)), Estimate(expected, runs=0))
+        return self.check_ratio(ComparedNumber(metric, against, expected, ratio, limit, other_software))
 
 
-def speed_checks(held: Held) -> Iterator[AcceptanceCheck]:
-    """Every number of a run that can be held against something, and what is not known of the others."""
-    if held.case.kind == MEASURE:
-        yield from _roofs_checks(held)
-    else:
-        checks = [*_claim_checks(held), *_row_checks(held), *_history_checks(held)]
-        if not checks:
-            reason = "speed not judged: no published row of this device and no earlier run"
-            checks.append(not_known(held.case.gate, held.case.name, "published rows and earlier runs", reason))
-        yield from checks
+def speed_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """The checks of a run's numbers against every reference that they have.
+
+    A number without a limit in the certificate is not compared. Memory and products, which a machine has to pass,
+    have a check in any case: `not known` with the reason where the metric or its reference is missing. The other
+    numbers have one only if they were measured: `not known` where their reference is missing.
+    """
+    if run.case.kind == MEASURE:
+        yield from _roofs_checks(run)
+        return
+    checks = [*_claim_checks(run), *_row_checks(run), *_history_checks(run)]
+    if not checks:
+        reason = "speed not judged: no published row of this device and no earlier run"
+        checks.append(not_known(run.case.gate, run.case.name, "published rows and earlier runs", reason))
+    yield from checks
 
 
-def _roofs_checks(held: Held) -> Iterator[AcceptanceCheck]:
-    yield from _claim_checks(held)
-    if held.record.stack != "cpu":
-        yield from _memory_checks(held)
-        yield from _product_checks(held)
-        yield from _collective_checks(held)
-        yield from _host_link_checks(held)
-    yield from _history_checks(held)
+def _roofs_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    yield from _claim_checks(run)
+    if run.record.stack != "cpu":
+        yield from _memory_checks(run)
+        yield from _product_checks(run)
+        yield from _collective_checks(run)
+        yield from _host_link_checks(run)
+    yield from _history_checks(run)
 
 
-def _limit(held: Held, kind: Kind, against: Reference, sessions: int = 1) -> AcceptanceLimit | None:
-    return limit_for(held.limits, kind, against, sessions)
-
-
-def _memory_checks(held: Held) -> Iterator[AcceptanceCheck]:
-    """The memory beside sound devices of its model; where none was measured, beside its datasheet."""
-    metric = held.record.metric("memory_bandwidth")
+def _memory_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """The memory against sound devices of its model; if none was measured, against its datasheet."""
+    metric = run.record.metric("memory_bandwidth")
     if metric is None:
-        yield not_known("memory_bandwidth", held.case.name, "its datasheet", "it was not measured")
+        yield not_known("memory_bandwidth", run.case.name, "its datasheet", "it was not measured")
         return
-    sound, sheet = _limit(held, "memory", "sound"), _limit(held, "memory", "datasheet")
-    if sound is not None and sound.value is not None and sound.seen is not None:
-        against = f"{sound.seen.devices} sound devices of this model"
-        yield held.number(metric, against, sound.value / UNITS[metric.unit], sound)
+    sound_limit = run.limit("memory", "sound")
+    if sound_limit is not None and sound_limit.value is not None and sound_limit.seen is not None:
+        against = f"{sound_limit.seen.devices} sound devices of this model"
+        yield run.check_against_value(metric, against, sound_limit.value / UNITS[metric.unit], sound_limit)
         return
-    device = held.subject.device
-    if device is None or device.limits.memory_bandwidth is None or sheet is None:
+    datasheet_limit = run.limit("memory", "datasheet")
+    device = run.subject.device
+    if device is None or device.limits.memory_bandwidth is None or datasheet_limit is None:
         reason = "no datasheet of this device states it, and no sound one was measured"
-        yield not_known("memory_bandwidth", held.case.name, "its datasheet", reason)
+        yield not_known("memory_bandwidth", run.case.name, "its datasheet", reason)
         return
-    value = float(device.limits.memory_bandwidth.value)
-    yield held.number(metric, "its datasheet", value / UNITS[metric.unit], sheet)
+    bandwidth = float(device.limits.memory_bandwidth.value)
+    yield run.check_against_value(metric, "its datasheet", bandwidth / UNITS[metric.unit], datasheet_limit)
 
 
-def _product_checks(held: Held) -> Iterator[AcceptanceCheck]:
-    """Products beside MAMF's rows of this device in their own shapes; where there is none, beside the dense peak."""
-    device, limit = held.subject.device, _limit(held, "product", "datasheet")
+def _product_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """The products against MAMF's rows of this device, in their shapes; without any, against the dense peak."""
     rows: list[Claim] = []
-    peaks: Mapping[str, float] = {}
-    if device is not None:
-        rows, peaks = mamf_rows(held.catalog, device), device.flops
-    for row in rows:
-        yield _mamf_check(held, row)
-    if rows or limit is None:
+    if run.subject.device is not None:
+        rows = mamf_rows(run.catalog, run.subject.device)
+    if not rows:
+        yield from _peak_checks(run)
         return
-    held_to_peak = False
+    for row in rows:
+        yield _mamf_check(run, row)
+
+
+def _peak_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """The fastest product of each precision against the dense peak that the datasheet of this device states."""
+    limit = run.limit("product", "datasheet")
+    if limit is None:
+        return
+    checks = []
     for precision in ("bf16", "fp8"):
-        metric, peak = held.record.metric(f"matmul_{precision}_best"), peaks.get(precision)
+        metric = run.record.metric(f"matmul_{precision}_best")
+        peak = None
+        if run.subject.device is not None:
+            peak = run.subject.device.flops.get(precision)
         if metric is not None and peak:
-            yield held.number(metric, "its dense peak", peak / UNITS[metric.unit], limit)
-            held_to_peak = True
-    if not held_to_peak:
+            checks.append(run.check_against_value(metric, "its dense peak", peak / UNITS[metric.unit], limit))
+    if not checks:
         reason = "no published row is of this device, and no datasheet states the peak of a product that was measured"
-        yield not_known("matmul_bf16_best", held.case.name, "its dense peak", reason)
+        checks.append(not_known("matmul_bf16_best", run.case.name, "its dense peak", reason))
+    yield from checks
 
 
 def mamf_rows(catalog: Catalog, device: DeviceModel) -> list[Claim]:
-    """MAMF's rows of a device model, one a precision, each of one shape."""
+    """MAMF's rows of a device model: one for each precision, each of one shape."""
     rows = []
     for claim in catalog.claims.values():
         if claim.metrics[0].name.startswith(MAMF) and claim.device_id == device.id:
@@ -164,21 +193,26 @@ def mamf_rows(catalog: Catalog, device: DeviceModel) -> list[Claim]:
     return rows
 
 
-def _mamf_check(held: Held, claim: Claim) -> AcceptanceCheck:
+def _mamf_check(run: JudgedRun, claim: Claim) -> AcceptanceCheck:
+    """A product in the shape of one of MAMF's rows against that row."""
     published = claim.metrics[0]
     name = published.name.replace(MAMF, MAMF_PUBLISHED)
     against = f"claim {claim.id}"
-    metric, limit = held.record.metric(name), _limit(held, "product", "row")
-    measurement = _measurement(held.record, name)
-    if metric is None or limit is None or measurement is None:
-        return not_known(name, held.case.name, against, "it was not measured")
+    metric = run.record.metric(name)
+    measurement = _measurement(run.record, name)
+    if metric is None or measurement is None:
+        return not_known(name, run.case.name, against, "it was not measured")
+    limit = run.limit("product", "row")
+    if limit is None:
+        return not_known(name, run.case.name, against, "there is no limit for products against published rows")
     shape = " x ".join(str(size) for size in measurement.shape)
     if shape != claim.conditions["shape"]:
-        return not_known(name, held.case.name, against, f"it was measured in the shape {shape}")
+        return not_known(name, run.case.name, against, f"it was measured in the shape {shape}")
     if (measurement.heated_seconds or 0.0) < HEAT_SECONDS:
-        reason = f"no {HEAT_SECONDS} s of products before it, for which --minutes {HEAT_MINUTES:g} is needed"
-        return not_known(name, held.case.name, against, reason)
-    return held.number(metric, against, published.value, limit, other_software=is_tuned(claim))
+        minutes = f"{LEAST_MINUTES_WITH_HEAT:g}"
+        reason = f"no {HEAT_SECONDS} s of products before it, for which --minutes {minutes} is needed"
+        return not_known(name, run.case.name, against, reason)
+    return run.check_against_value(metric, against, published.value, limit, other_software=is_tuned(claim))
 
 
 def is_tuned(row: Claim) -> bool:
@@ -193,35 +227,43 @@ def _measurement(record: Record, name: str) -> Measurement | None:
     return None
 
 
-def _collective_checks(held: Held) -> Iterator[AcceptanceCheck]:
-    """The all-reduce beside NVLink's rate one way, where the devices are as many as it holds of."""
-    metric, limit = held.record.metric("all_reduce_busbw"), _limit(held, "collective", "link")
+def _collective_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """The all-reduce against the unidirectional rate of NVLink, for the number of devices that the limit is for."""
+    metric = run.record.metric("all_reduce_busbw")
     if metric is None:
         return
-    system = held.record.system
+    limit = run.limit("collective", "link")
+    system = run.record.system
     if limit is None or limit.value is None or system.nodes != 1 or system.devices_per_node != limit.devices:
         reason = "no limit is known for this number of devices of this model"
-        yield not_known(metric.name, held.case.name, "its links", reason)
+        yield not_known(metric.name, run.case.name, "its links", reason)
         return
-    yield held.number(metric, "NVLink's rate one way", limit.value / UNITS[metric.unit], limit)
+    yield run.check_against_value(metric, "NVLink's rate one way", limit.value / UNITS[metric.unit], limit)
 
 
-def _host_link_checks(held: Held) -> Iterator[AcceptanceCheck]:
-    """Copies to and from the host beside the widest and fastest link that the drivers state."""
-    limit, against = _limit(held, "host-link", "link"), "the link that its driver states"
-    devices = _last_health(held.record)
-    rates = [rate for rate in map(host_link_rate, devices) if rate is not None]
+def _host_link_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """Copies to and from the host against the widest and fastest link that the drivers report."""
+    limit = run.limit("host-link", "link")
+    if limit is None:
+        return
+    against = "the link that its driver states"
+    devices = _last_health(run.record)
+    rates = []
+    for device in devices:
+        rate = host_link_rate(device)
+        if rate is not None:
+            rates.append(rate)
     for name in ("h2d_pinned", "d2h_pinned"):
-        metric = held.record.metric(name)
-        if metric is None or limit is None:
+        metric = run.record.metric(name)
+        if metric is None:
             continue
         if not rates:
-            yield not_known(name, held.case.name, against, "no driver states it")
+            yield not_known(name, run.case.name, against, "no driver states it")
             continue
-        check = held.number(metric, against, max(rates), limit)
-        loaded = sorted({text for text in map(loaded_link_text, devices) if text})
-        if check.outcome is not Outcome.PASS and loaded:
-            check = replace(check, reason=f"{check.reason}; {', '.join(loaded)}")
+        check = run.check_against_value(metric, against, max(rates), limit)
+        loaded_links = sorted({loaded_link_text(device) for device in devices} - {""})
+        if check.outcome is not Outcome.PASS and loaded_links:
+            check = replace(check, reason=f"{check.reason}; {', '.join(loaded_links)}")
         yield check
 
 
@@ -236,103 +278,103 @@ def _last_health(record: Record) -> list[DeviceHealth]:
     return readings
 
 
-def _claim_checks(held: Held) -> Iterator[AcceptanceCheck]:
-    """The gate of a run beside each claim of its case on this device, as `verify` compares them."""
-    limit = _limit(held, "case", "row")
+def _claim_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """The gate of a run against each claim of its case on this device, as `verify` compares them."""
+    limit = run.limit("case", "row")
     if limit is None:
         return
-    record, case = held.record, held.case
-    for claim in claims_for(record, case, held.catalog.claims.values()):
-        gate = case.held_to(claim.metrics).gate
+    record = run.record
+    for claim in claims_for(record, run.case, run.catalog.claims.values()):
+        gate = run.case.held_to(claim.metrics).gate
         if claim.conditions.get(DEVICE_MODEL) != record.conditions.get(DEVICE_MODEL):
             continue
-        if gate.startswith(MAMF):  # held in its own shape
+        if gate.startswith(MAMF):  # `_mamf_check` compares it, in its own shape
             continue
-        if kind_of_metric(gate) == "host-link":  # depends on the host of the row
+        if kind_of_metric(gate) == "host-link":  # the rate depends on the host of the row
             continue
-        for result in verify_claim([record], claim, case, terms=held.terms).metrics:
+        for result in verify_claim([record], claim, run.case, terms=run.terms).metrics:
             if result.comparable and result.ratio is not None and result.name == gate:
-                yield _claim_check(held, claim, result, limit)
+                yield _claim_check(run, claim, result, limit)
 
 
-def _claim_check(held: Held, claim: Claim, result: MetricResult, limit: AcceptanceLimit) -> AcceptanceCheck:
-    other = agreement(held.record.conditions.get(LAYERS), claim.conditions.get(LAYERS)) is Agreement.DIFFERS
+def _claim_check(run: JudgedRun, claim: Claim, result: MetricResult, limit: AcceptanceLimit) -> AcceptanceCheck:
+    """The gate of a run against one claim: by the median instead of a mean, if the run has it."""
+    layers = agreement(run.record.conditions.get(LAYERS), claim.conditions.get(LAYERS))
+    other_software = layers is Agreement.DIFFERS
     against = f"claim {claim.id}"
-    name, factor = _with_interval(result.name)
-    metric = held.record.metric(name)
-    if name != result.name and metric is not None:
-        return held.number(metric, against, result.expected.value / factor, limit, other_software=other)
+    median = _median_of(result.name)
+    median_metric = run.record.metric(median.name)
+    if median.name != result.name and median_metric is not None:
+        expected = result.expected.value / median.published_factor
+        return run.check_against_value(median_metric, against, expected, limit, other_software=other_software)
     assert result.measured is not None
     metric = Metric(result.held_by, result.measured.value, result.unit, "job")
-    return held.check(HeldNumber(metric, against, result.expected.value, result.ratio, limit, other))
+    return run.check_ratio(
+        ComparedNumber(metric, against, result.expected.value, result.ratio, limit, other_software)
+    )
 
 
-def _with_interval(name: str) -> tuple[str, float]:
-    """Instead of the mean of a short run, which has no interval: its median, and how much larger it is published.
+class _MedianMetric(NamedTuple):
+    """A metric of a median, which has an interval, in place of the mean of a short run, which has none."""
 
-    FlagPerf publishes an all-reduce as twice its bus bandwidth.
-    """
-    if name == "all_reduce_mean":
-        return "all_reduce_busbw", 2.0
-    return name.removesuffix("_mean"), 1.0
+    name: str
+    published_factor: float
+    """The published mean over the mean of what this metric measures."""
 
 
-def _row_checks(held: Held) -> Iterator[AcceptanceCheck]:
-    """The gate of a case without claims beside rows of its device, which are of other software."""
-    limit, gate = _limit(held, "case", "row"), gate_spec(held.case)
-    metric = held.record.metric(gate.held_by or gate.name)
+def _median_of(name: str) -> _MedianMetric:
+    """The median in place of a mean; any other metric is its own."""
+    if name == "all_reduce_mean":  # FlagPerf publishes an all-reduce as twice its bus bandwidth
+        return _MedianMetric("all_reduce_busbw", 2.0)
+    return _MedianMetric(name.removesuffix("_mean"), 1.0)
+
+
+def _row_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """The gate of a case without claims against cited rows of its device, which are of other software."""
+    limit = run.limit("case", "row")
+    gate = gate_spec(run.case)
+    metric = run.record.metric(gate.held_by or gate.name)
     if metric is None or limit is None:
         return
-    for row in rows_beside(held.record, held.catalog):
+    for row in rows_beside(run.record, run.catalog):
         published = row.metric(gate.name)
         if published is not None and published.unit == metric.unit:
-            yield held.number(metric, f"catalogue {row.id}", published.value, limit, other_software=True)
+            against = f"catalogue {row.id}"
+            yield run.check_against_value(metric, against, published.value, limit, other_software=True)
 
 
-def _history_checks(held: Held) -> Iterator[AcceptanceCheck]:
-    """Numbers beside those of earlier runs of this configuration on this machine."""
-    if not held.history:
+def _history_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """Numbers against those of earlier runs of this configuration on this machine."""
+    if not run.history:
         return
-    record, case = held.record, held.case
     try:
-        compared = verify_baseline([record], held.history, case, any_seed=True, terms=held.terms)
+        verification = verify_baseline([run.record], run.history, run.case, any_seed=True, terms=run.terms)
     except FlagbenchError as error:
-        yield not_known("history", case.name, "earlier runs of this store", error.message)
+        yield not_known("history", run.case.name, "earlier runs of this store", error.message)
         return
-    against = f"{len(held.history)} earlier runs of this store"
-    if len(held.history) == 1:
+    against = f"{len(run.history)} earlier runs of this store"
+    if len(run.history) == 1:
         against = "1 earlier run of this store"
-    names: tuple[str, ...] = (case.gate,)
-    if case.kind == MEASURE:
-        names = HELD_ON_A_PROCESSOR if record.stack == "cpu" else HELD_TO_HISTORY
-    sessions = session_count(held.history)
-    for result in compared.metrics:
-        limit = None
-        if case.kind == MEASURE:
-            limit = _limit(held, kind_of_metric(result.name), "history", sessions)
-        else:
-            limit = _limit(held, "case", "history", sessions)
-        if limit is None or result.name not in names or result.ratio is None or not result.comparable:
+    names = _names_with_history(run)
+    sessions = session_count(run.history)
+    for result in verification.metrics:
+        if result.name not in names or result.ratio is None or not result.comparable:
+            continue
+        kind: Kind = "case"
+        if run.case.kind == MEASURE:
+            kind = kind_of_metric(result.name)
+        limit = run.limit(kind, "history", sessions)
+        if limit is None:
             continue
         assert result.measured is not None
         metric = Metric(result.held_by, result.measured.value, result.unit, "job")
-        yield held.check(HeldNumber(metric, against, result.expected.value, result.ratio, limit))
+        yield run.check_ratio(ComparedNumber(metric, against, result.expected.value, result.ratio, limit))
 
 
-def plain_prior(prior: Prior) -> dict[str, Any]:
-    """What is known of the spread between runs, as JSON, which has no infinite numbers."""
-    session = None
-    if prior.session is not None:
-        session = {**prior.session._asdict(), "df": min(prior.session.df, _MOST_DF)}
-    return {**prior._asdict(), "df": min(prior.df, _MOST_DF), "session": session}
-
-
-def terms_of(priors: Mapping[str, SpreadOfRuns]) -> Terms:
-    """The terms of a comparison with the priors that a certificate states."""
-    read = {}
-    for name, prior in priors.items():
-        session = None
-        if prior.session is not None:
-            session = SessionSpread(prior.session.spread, prior.session.df, prior.session.source)
-        read[name] = Prior(prior.spread, prior.df, prior.source, session)
-    return Terms(priors=read)
+def _names_with_history(run: JudgedRun) -> tuple[str, ...]:
+    """The metrics of a run that are compared with earlier runs: of a case its gate alone."""
+    if run.case.kind != MEASURE:
+        return (run.case.gate,)
+    if run.record.stack == "cpu":
+        return PROCESSOR_METRICS_WITH_HISTORY
+    return METRICS_WITH_HISTORY

@@ -16,10 +16,10 @@ from msgspec import to_builtins
 from catalogs import CATALOG
 from flagbench.accept import certificate
 from flagbench.accept.check import Outcome
-from flagbench.accept.checks.speed import plain_prior
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
-from flagbench.accept.run import Accepted, held_against
+from flagbench.accept.priors import prior_to_json
+from flagbench.accept.run import Accepted, runs_to_compare
 from flagbench.console.page import render
 from flagbench.machine.disturbance_limits import OTHER_PROCESSORS, STOLEN
 from flagbench.records.bundle_archive import unpacked
@@ -460,7 +460,7 @@ def test_a_number_is_held_against_earlier_runs() -> None:
     """It was not steady: its slowest fifth is 6 % slower than the whole."""
 
     def earlier(facts: Raw, raw: Raw) -> None:
-        prior = plain_prior(Prior(0.01, 6.0, "6 deviations", SESSION_SPREAD))
+        prior = prior_to_json(Prior(0.01, 6.0, "6 deviations", SESSION_SPREAD))
         facts["parts"][0].update(history=[raw["record_id"][:-8] + "00000000"], priors={"matmul_fp32": prior})
 
     found = accepted(earlier)
@@ -484,7 +484,7 @@ def test_slow_and_unsound_runs_are_not_held_against(store: Store) -> None:
             next(each for each in raw["metrics"] if each["name"] == "p_core")["value"] += 10
         store.put(json.dumps(raw).encode())
     newest = read_record(json.dumps(raw).encode())
-    assert [each.record_id[:8] for each in held_against(store, newest)] == ["20260103", "20260101"]
+    assert [each.record_id[:8] for each in runs_to_compare(store, newest)] == ["20260103", "20260101"]
 
 
 ROW, LLAMA = "distilbert/a100-1x8-fp32", "llama3-8b/h100-1x8-bf16"

@@ -17,7 +17,7 @@ from catalogs import CATALOG
 from flagbench.accept.certificate import junit_of
 from flagbench.accept.check import AcceptanceCheck, Outcome, not_known
 from flagbench.accept.checks.devices import peer_checks
-from flagbench.accept.checks.numbers import HeldNumber, kind_of_metric, limit_for, number_check
+from flagbench.accept.checks.numbers import ComparedNumber, kind_of_metric, limit_for, number_check
 from flagbench.accept.checks.soak import soak_checks
 from flagbench.accept.checks.speed import is_tuned, mamf_rows
 from flagbench.accept.judge import checks_of, conclude
@@ -70,7 +70,7 @@ def decided(
     (of_id,) = (one for one in LIMITS if one.id == limit)
     middle = 1.0 if interval is None else sum(interval) / 2
     metric = Metric("memory_bandwidth", 3000.0, "GB/s", "device")
-    number = HeldNumber(metric, "a reference", 3030.0, Ratio(middle, interval), of_id, other_software)
+    number = ComparedNumber(metric, "a reference", 3030.0, Ratio(middle, interval), of_id, other_software)
     return number_check(number, replace(SUBJECT, section=None), disturbed)
 
 

@@ -1,0 +1,33 @@
+"""The spreads between runs that a certificate states: written as JSON, and read back as terms of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flagbench.accept.document import SpreadOfRuns
+from flagbench.verdict.interval import Terms
+from flagbench.verdict.stats.between import Prior, SessionSpread
+
+_MOST_DF = 1e9
+"""The degrees of freedom that are written for infinitely many, which JSON cannot express; the bound of
+`document.PositiveFloat`."""
+
+
+def prior_to_json(prior: Prior) -> dict[str, Any]:
+    """A spread between runs as JSON; `document.SpreadOfRuns` has its fields."""
+    session = None
+    if prior.session is not None:
+        session = {**prior.session._asdict(), "df": min(prior.session.df, _MOST_DF)}
+    return {**prior._asdict(), "df": min(prior.df, _MOST_DF), "session": session}
+
+
+def terms_of(priors: Mapping[str, SpreadOfRuns]) -> Terms:
+    """The terms of a comparison with the spreads that a certificate states, by metric."""
+    prior_by_metric = {}
+    for name, prior in priors.items():
+        session = None
+        if prior.session is not None:
+            session = SessionSpread(prior.session.spread, prior.session.df, prior.session.source)
+        prior_by_metric[name] = Prior(prior.spread, prior.df, prior.source, session)
+    return Terms(priors=prior_by_metric)
