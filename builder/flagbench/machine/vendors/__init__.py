@@ -1,4 +1,4 @@
-"""Accelerators as their vendors' tools show them: a module here for each vendor, with the functions of `Vendor`."""
+"""Accelerators as their vendors' tools list them: one module for each vendor, with the functions of `Vendor`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _REMEDIES = (
     (r"Unknown Error", "in a container, start that again, as it lost its devices; else reload the driver or reboot"),
     (r"did not answer", "turn on persistence mode (nvidia-smi -pm 1) and try again; if the tool still hangs, reboot"),
 )
-"""What to do, by a pattern that the error of a tool matches."""
+"""The remedy for an error of a tool, with the pattern that the error matches."""
 LOST_REMEDY = (
     "reset the device, such as with nvidia-smi --gpu-reset, or reboot; if it is lost again, have it replaced"
 )
-_OTHERWISE = "run the tool by hand; if it fails there too, reload the driver or reboot"
+_OTHER_REMEDY = "run the tool by hand; if it fails there too, reload the driver or reboot"
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,19 @@ class LocalDevice:
     memory_gib: float | None
     uuid: str
     partition: bool = False
-    """Whether only a part of it can be used (MIG): no published row is for that."""
+    """Whether only a MIG instance of it can be used, for which there are no published rows."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a vendor's tool answers when it is asked for its devices."""
+    """The answer of a vendor's tool to the query for its devices."""
 
     ending: Ending
     devices: tuple[LocalDevice, ...] = ()
     lost: tuple[str, ...] = ()
-    """Devices that do not answer, each as a sentence with its place."""
+    """A sentence for each device that does not answer, with its index or address."""
     problem: str | None = None
-    """Why the tool lists no device, in its words; None if it does, or is not installed, and where all are lost."""
+    """Why the tool lists no device, in its words; None if it does, if it is not installed, and if all are lost."""
     remedy: str | None = None
     """What to do about the problem."""
     addresses: frozenset[str] = frozenset()
@@ -61,18 +61,18 @@ class Listing:
 
 @dataclass(frozen=True)
 class DeviceState:
-    """What an accelerator is set to. What its tool does not say is None."""
+    """The settings of an accelerator; None for those that its tool does not report."""
 
     uuid: str
     driver: str | None = None
     partitioned: bool = False
-    """Whether it is divided into parts (MIG)."""
+    """Whether it is divided into MIG instances."""
     power_limit_w: float | None = None
     power_default_w: float | None = None
 
     @property
     def power_cap(self) -> str | None:
-        """`GPU-0 may draw 300 W, by default 700 W`, where its limit was lowered; else None."""
+        """`GPU-0 may draw 300 W, by default 700 W` if its limit was lowered; else None."""
         if not is_capped(self.power_limit_w, self.power_default_w):
             return None
         return f"{self.uuid} may draw {self.power_limit_w:.0f} W, by default {self.power_default_w:.0f} W"
@@ -84,30 +84,37 @@ class Usage:
 
     devices: tuple[DeviceState, ...] = ()
     processes: tuple[tuple[str, str], ...] = ()
-    """Of each program the UUID of its device, and its name: `python (pid 4711)`."""
+    """For each program, the UUID of its device and its name: `python (pid 4711)`."""
 
 
 class Vendor(Protocol):
     """A vendor's tool. No function raises if the tool is missing, hangs or prints something unexpected."""
 
     NAME: str
-    """As the manifests of devices write it."""
+    """The name of the vendor in the manifests of devices."""
     TOOL: str
+    """The vendor's command."""
     PCI_VENDOR: str
+    """The PCI id of the vendor, as sysfs writes it."""
     PCI_CLASSES: tuple[str, ...]
-    """How the PCI classes of its accelerators start."""
+    """Prefixes of the PCI classes of its accelerators, as sysfs writes them: 0x03 are display controllers, 0x12
+    processing accelerators."""
     MONITOR: str
-    """By which flagbench_core.health reads its devices."""
+    """The name of the monitor with which flagbench_core.health reads its devices."""
     WRITES_XIDS: bool
     """Whether its driver writes Xid lines into the kernel log."""
 
-    def find(self, path: str) -> Listing:
-        """Its devices, or why there are none. `path`: as the variable PATH."""
+    def find(self, search_path: str) -> Listing:
+        """Its devices, or why there are none.
 
-    def usage(self, path: str) -> Usage:
+        Args:
+            search_path: the folders in which the tool is looked up, as in the variable PATH.
+        """
+
+    def usage(self, search_path: str) -> Usage:
         """The state of its devices, and the programs on them."""
 
-    def architecture(self, path: str) -> str | None:
+    def architecture(self, search_path: str) -> str | None:
         """The compiler's name of its first device, such as sm_90; None if its tool does not report it."""
 
 
@@ -125,7 +132,7 @@ def listing_of(tool: str, answer: Answer, devices: Sequence[LocalDevice], lost: 
     if answer.problem is None and not answer.text.strip():
         return Listing(Ending.ANSWERED)
     problem = answer.problem or f"printed no device in a known form: {first_line(answer.text)}"
-    remedy = _OTHERWISE
+    remedy = _OTHER_REMEDY
     for pattern, action in _REMEDIES:
         if re.search(pattern, problem):
             remedy = action

@@ -1,4 +1,4 @@
-"""MetaX's accelerators, by mx-smi."""
+"""MetaX's accelerators, as mx-smi lists them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,38 @@ import shutil
 from flagbench.machine.vendors import Listing, LocalDevice, Usage, ask_tool, listing_of
 from flagbench.system.queries import Ending
 
-NAME, TOOL, PCI_VENDOR = "metax", "mx-smi", "0x9999"
-MONITOR, WRITES_XIDS = "mx-smi", False
+NAME = "metax"
+TOOL = "mx-smi"
+PCI_VENDOR = "0x9999"
+MONITOR = "mx-smi"
+WRITES_XIDS = False
 PCI_CLASSES = ("0x03", "0x12")
+"""Display controllers and processing accelerators."""
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
 """Where the tool is installed, often without being on PATH."""
-_LISTED = (
+_ROW = (
     r"^\s*GPU\s*#?\d+\s*:?\s+(?P<name>\S[^(\n]*?)"
     r"(?:\s+[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])?(?:\s+(?:Available|Unavailable))?"
     r"\s*\(UUID:\s*(?P<uuid>[^)\s]+)\s*\)\s*$"
 )
 
 
-def find(path: str) -> Listing:
+def find(search_path: str) -> Listing:
     """The devices that `mx-smi -L` lists, in the forms of its versions 2.1.12 and 2.2.9."""
-    tool = shutil.which(TOOL, path=os.pathsep.join((path, *PLACES)))
+    tool = shutil.which(TOOL, path=os.pathsep.join((search_path, *PLACES)))
     if tool is None:
         return Listing(Ending.MISSING)
     answer = ask_tool(tool, "-L")
-    matches = re.finditer(_LISTED, answer.text, re.MULTILINE)
+    matches = re.finditer(_ROW, answer.text, re.MULTILINE)
     devices = [LocalDevice(match["name"], None, match["uuid"]) for match in matches]
     return listing_of(TOOL, answer, devices)
 
 
-def usage(path: str) -> Usage:
+def usage(search_path: str) -> Usage:
     """Empty: the output of mx-smi for it is not known."""
     return Usage()
 
 
-def architecture(path: str) -> str | None:
+def architecture(search_path: str) -> str | None:
     """None: the output of mx-smi for it is not known."""
     return None

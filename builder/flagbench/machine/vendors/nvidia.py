@@ -1,4 +1,4 @@
-"""NVIDIA's accelerators, by nvidia-smi."""
+"""NVIDIA's accelerators, as nvidia-smi lists them."""
 
 from __future__ import annotations
 
@@ -21,65 +21,87 @@ from flagbench.machine.vendors import (
 )
 from flagbench.system.queries import Ending
 
-NAME, TOOL, PCI_VENDOR = "nvidia", "nvidia-smi", "0x10de"
-MONITOR, WRITES_XIDS = "nvml", True
+NAME = "nvidia"
+TOOL = "nvidia-smi"
+PCI_VENDOR = "0x10de"
 PCI_CLASSES = ("0x03", "0x12")
+"""Display controllers and processing accelerators: a data centre GPU is a 3D controller (0x0302), others are VGA
+controllers (0x0300)."""
+MONITOR = "nvml"
+WRITES_XIDS = True
 _LOST = r"GPU is lost|Unable to determine the device handle|fallen off the bus"
-"""In a line about a device that the driver cannot reach."""
+"""A line about a device that the driver cannot reach has one of these."""
 _LOST_CODE = 15
-"""The exit code of nvidia-smi where a device has fallen off the bus or is not accessible (its manual page)."""
+"""The exit code of nvidia-smi if a device has fallen off the bus or is not accessible (its manual page)."""
 _UNREADABLE = r"\[(?:Unknown Error|GPU is lost|GPU requires reset)\]|ERR!"
-"""In the row of a device that does not answer."""
+"""The row of a device that does not answer has one of these in place of its values."""
 _NO_DEVICE = "No devices were found"
+_LIST = "name,memory.total,uuid,index,pci.bus_id"
+"""The fields of `find`. Its devices are listed without their state: an older driver refuses a query with a field that
+it does not have."""
 _STATE = ("uuid", "driver_version", "mig.mode.current", "power.limit", "power.default_limit")
+"""The fields of a device's state."""
 _PROCESS = ("gpu_uuid", "pid", "process_name")
-_ROW = r"\s*([^,\x00-\x1f]{1,100}?)\s*,\s*([^,]*?)\s*,\s*((?:GPU|MIG)-[0-9A-Za-z/-]+)\s*(?:,.*)?"
+"""The fields of a program on a device."""
+_ROW = re.compile(
+    r"""
+    \s* (?P<name>[^,\x00-\x1f]{1,100}?) \s* ,
+    \s* (?P<memory>[^,]*?) \s* ,
+    \s* (?P<uuid>(?:GPU|MIG)-[0-9A-Za-z/-]+) \s*
+    (?: , .* )?
+    """,
+    re.VERBOSE,
+)
+"""A row of `_LIST`: `NVIDIA A100-SXM4-40GB, 40960 MiB, GPU-5bb4..., 0, 00000000:18:00.0`."""
 _FORMAT = "--format=csv,noheader,nounits"
 
 
-def find(path: str) -> Listing:
-    """The devices; parts of one (MIG) are marked, and those that do not answer are named."""
-    tool = shutil.which(TOOL, path=path)
+def find(search_path: str) -> Listing:
+    """The devices; MIG instances are marked, and devices that do not answer are named."""
+    tool = shutil.which(TOOL, path=search_path)
     if tool is None:
         return Listing(Ending.MISSING)
-    # Not with their state: an older driver refuses a query with a field that it does not know.
-    answer = ask_tool(tool, "--query-gpu=name,memory.total,uuid,index,pci.bus_id", "--format=csv")
-    devices, lost = parse_devices(answer.text), parse_lost(answer.text)
+    answer = ask_tool(tool, f"--query-gpu={_LIST}", "--format=csv")
+    devices = parse_devices(answer.text)
+    lost = parse_lost(answer.text)
     if answer.code == _LOST_CODE and not lost:
         lost = (f"{TOOL} ended with exit code {_LOST_CODE}: a device has fallen off the bus or is not accessible",)
     if _NO_DEVICE in answer.text and not devices and not lost:
         return Listing(Ending.ANSWERED, problem=f"{TOOL}: {_NO_DEVICE}")
-    if devices and _lists_only_parts(tool, devices):
+    if devices and _uses_mig_instances(tool, devices):
         devices = tuple(replace(device, partition=True) for device in devices)
     return listing_of(TOOL, answer, devices, lost)
 
 
-def _lists_only_parts(tool: str, devices: Sequence[LocalDevice]) -> bool:
-    """Whether a run sees parts (MIG) of the devices that are listed, by CUDA_VISIBLE_DEVICES or in a container."""
+def _uses_mig_instances(tool: str, devices: Sequence[LocalDevice]) -> bool:
+    """Whether a run uses MIG instances of the listed devices, due to CUDA_VISIBLE_DEVICES or in a container."""
     for text in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","):
         if text.strip().startswith("MIG-"):
             return True
     if all(device.memory_gib is not None for device in devices):
         return False
-    # In a container with a part of a device, its memory is not shown; the list then has its parts.
+    # In a container with a MIG instance, the memory of the device is not shown, and `-L` lists the instances.
     return re.search(r"^\s+MIG\s", ask_tool(tool, "-L").text, re.MULTILINE) is not None
 
 
-def usage(path: str) -> Usage:
-    """Driver, parts and power limits of the devices, and the programs on them."""
-    tool = shutil.which("nvidia-smi", path=path)
+def usage(search_path: str) -> Usage:
+    """The driver, MIG mode and power limits of the devices, and the programs on them."""
+    tool = shutil.which(TOOL, path=search_path)
     if tool is None:
         return Usage()
     states = ask_tool(tool, f"--query-gpu={','.join(_STATE)}", _FORMAT)
-    if states.ending is Ending.NO_ANSWER:  # the next question would hang, too
+    if states.ending is Ending.NO_ANSWER:  # the next query would hang, too
         return Usage()
     programs = ask_tool(tool, f"--query-compute-apps={','.join(_PROCESS)}", _FORMAT)
     return Usage(parse_state(states.text), parse_processes(programs.text))
 
 
-def architecture(path: str) -> str | None:
-    """From the compute capability, which drivers print from 510 on: 9.0 is sm_90."""
-    tool = shutil.which("nvidia-smi", path=path)
+def architecture(search_path: str) -> str | None:
+    """The architecture of the first device, from its compute capability: 9.0 is sm_90.
+
+    None if the driver does not print it; drivers do from 510 on.
+    """
+    tool = shutil.which(TOOL, path=search_path)
     if tool is None:
         return None
     answer = ask_tool(tool, "--query-gpu=compute_cap", "--format=csv,noheader")
@@ -90,44 +112,55 @@ def architecture(path: str) -> str | None:
 
 
 def parse_devices(text: str) -> tuple[LocalDevice, ...]:
-    """The devices in the CSV of `--query-gpu=name,memory.total,uuid,...`; other lines are skipped."""
+    """The devices in the CSV of `find`; other lines are skipped."""
     devices = []
     for line in text.splitlines():
-        match = re.fullmatch(_ROW, line)
+        match = _ROW.fullmatch(line)
         if match is None or re.search(_UNREADABLE, line):
             continue
         memory = None
-        mebibytes = re.fullmatch(r"(\d{1,9})(?:\s*MiB)?", match[2])
+        mebibytes = re.fullmatch(r"(\d{1,9})(?:\s*MiB)?", match["memory"])
         if mebibytes is not None:
             memory = int(mebibytes[1]) / 1024
-        name, part, _ = match[1].partition(" MIG ")
-        is_part = part != "" or match[3].startswith("MIG-")
-        devices.append(LocalDevice(name, memory, match[3], is_part))
+        # A MIG instance is listed as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+        name, mig, _ = match["name"].partition(" MIG ")
+        is_instance = mig != "" or match["uuid"].startswith("MIG-")
+        devices.append(LocalDevice(name, memory, match["uuid"], is_instance))
     return tuple(devices)
 
 
 def parse_lost(text: str) -> tuple[str, ...]:
-    """The devices that do not answer, by the lines that say so and the rows of `--query-gpu` that cannot be read."""
+    """A sentence for each device that does not answer, from unreadable rows in the CSV of `find` and messages."""
     sentences = []
     rows = 0
     for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
         marker = re.search(_UNREADABLE, line)
-        if len(cells) >= 3 and marker:
-            index = str(rows)
-            if len(cells) > 3 and cells[3].isdecimal():
-                index = cells[3]
-            place = "".join(f" at {address}" for address in addresses_in(line))
-            sentences.append(f"GPU {index}{place} does not answer: {marker[0]}")
+        if marker and line.count(",") >= 2:
+            sentences.append(f"{_device_of_row(line, rows)} does not answer: {marker[0]}")
         elif re.search(_LOST, line):
             sentences.append(f"{TOOL}: {line.strip()}")
-        if marker or re.fullmatch(_ROW, line):
+        if marker or _ROW.fullmatch(line):
             rows += 1
     return tuple(sentences)
 
 
+def _device_of_row(line: str, row: int) -> str:
+    """The index and address in a row that is unreadable otherwise.
+
+    Of `[Unknown Error], [Unknown Error], [Unknown Error], 1, 00000000:3A:00.0` it is `GPU 1 at 0000:3a:00.0`. The row
+    `ERR!, ERR!, ERR!` states neither: the device has the index of the row.
+    """
+    cells = [cell.strip() for cell in line.split(",")]
+    device = f"GPU {row}"
+    if len(cells) > 3 and cells[3].isdecimal():
+        device = f"GPU {cells[3]}"
+    for address in addresses_in(line):
+        device += f" at {address}"
+    return device
+
+
 def parse_state(text: str) -> tuple[DeviceState, ...]:
-    """The state of each device in the CSV of `--query-gpu`; other lines are skipped."""
+    """The state of each device in the CSV of `usage`; other lines are skipped."""
     states = []
     for cells in _rows(text):
         if len(cells) != len(_STATE) or not cells[0].startswith("GPU-"):
@@ -141,9 +174,9 @@ def parse_state(text: str) -> tuple[DeviceState, ...]:
 
 
 def parse_processes(text: str) -> tuple[tuple[str, str], ...]:
-    """The UUID of the device and the name of each program in the CSV of `--query-compute-apps`.
+    """The UUID of the device and the name of each program in the CSV of `usage`.
 
-    A program on several devices comes once for each.
+    A program on several devices is listed once for each.
     """
     processes = []
     for cells in _rows(text):
