@@ -104,7 +104,7 @@ def command(
         no_cache=no_cache,
         allow_unlocked=allow_unlocked,
         template=template,
-        source=source,
+        source_url=source,
     )
     catalog = load_catalog(claims=False)
     targets = [find_target(image, catalog) for image in images]

@@ -12,7 +12,7 @@ from typing import Any
 from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import LOCAL, find_reference, parse_reference
-from flagbench.images.build_options import BuildOptions, make_inputs, secrets
+from flagbench.images.build_options import BuildOptions, credentials_of, make_inputs
 from flagbench.images.docker import BuildRequest, DockerEngine, ImageInfo, Resources
 from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import context_tar
@@ -198,7 +198,7 @@ class ImageBuilder:
         self._engine = engine
         self._progress = progress
         self._renderer = ImageRenderer(catalog, options.template)
-        self._secrets = secrets(options, os.environ)
+        self._secrets = credentials_of(options, os.environ)
         self._revision = commit()
         self._made: dict[str, TierResult] = {}
 
@@ -238,7 +238,7 @@ class ImageBuilder:
         # An earlier image of the stack may still have its fixed tag after the moving tags went to another one.
         for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
             image = self._engine.inspect(tag)
-            if image is None or self._options.source not in (None, image.labels.get(SOURCE_LABEL)):
+            if image is None or self._options.source_url not in (None, image.labels.get(SOURCE_LABEL)):
                 continue
             if tier.is_made_by(image, below, self._revision):
                 for name in tier.tags:
@@ -259,8 +259,8 @@ class ImageBuilder:
         created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
         labels = {**tier.labels, CREATED_LABEL: created, REVISION_LABEL: self._revision or ""}
-        if self._options.source is not None:
-            labels[SOURCE_LABEL] = self._options.source
+        if self._options.source_url is not None:
+            labels[SOURCE_LABEL] = self._options.source_url
         build_args = dict(tier.build_args)
         if self._revision is not None and not tier.heavy:
             build_args["FLAGBENCH_COMMIT"] = self._revision

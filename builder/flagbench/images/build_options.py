@@ -1,6 +1,6 @@
-"""The options of a build, checked, and the files that it gets besides its rendered ones.
+"""The options of a build, checked, and the input files that it gets in addition to its rendered ones.
 
-Those are mounted only while a step installs packages; their names are what images/files/install.sh looks for.
+Input files are mounted only while a step installs packages, under the names that images/files/install.sh looks for.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from flagbench.system.files import TEXT_BYTES, read_file, reason
 from flagbench_core.redaction import url_secrets
 from flagbench_core.s3.transfers import sha256_of
 
-# What ends a line, a word or a text of a configuration file, or begins a variable.
 _UNSAFE = re.compile(r"[\s\"'\\<>^`{|}]")
+"""Quotes, and the characters that RFC 3986 allows in no URL unless they are percent-encoded, braces among them. In
+pip.conf, in a list of apt's sources or in the shell script that reads inputs/apt/url, they could end a line, a word
+or a quoted text."""
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
-_SHOWN = 8
-"""How many packages an error names."""
+"""Environment variables that hold the URL of a proxy, in lower case."""
+_MAX_NAMED_PACKAGES = 8
+"""Most packages that an error names."""
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How to build; only `base`, `template` and `source` change what is built.
+    """The options of a build; only `base`, `template` and `source_url` change the image.
 
     Raises FlagbenchError (usage) for an invalid value; the content of files is checked by `make_inputs`.
     """
@@ -45,12 +48,17 @@ class BuildOptions:
     apt_source: str | None = None
     """URL of a distribution's archive, or the path of a file of sources lines, instead of the base's own sources."""
     ca_bundle: Path | None = None
+    """A file of certificates (PEM) that downloads are verified with."""
     wheelhouse: Path | None = None
+    """A folder of wheels and source archives to install from, instead of any index."""
     no_cache: bool = False
+    """Whether to run every step again."""
     allow_unlocked: bool = False
+    """Whether to build although the stack's lock leaves something unresolved."""
     template: Path | None = None
-    source: str | None = None
-    """URL of the code that images are built from, for their label."""
+    """A template that extends stack.j2 or case.j2."""
+    source_url: str | None = None
+    """URL of the code that images are built from, for their label; the option `--source`."""
 
     def __post_init__(self) -> None:
         # An image's id, or the beginning of one, reads as a reference too.
@@ -64,15 +72,15 @@ class BuildOptions:
             raise FlagbenchError(f"--apt-source: there is no file {self.apt_source!r}", remedy=remedy)
         if self.apt_source is not None and self.apt_file is None:
             _require_url(self.apt_source, "--apt-source")
-        if self.source is not None:
-            _require_url(self.source, "--source")
-            if url_secrets(self.source):
+        if self.source_url is not None:
+            _require_url(self.source_url, "--source")
+            if url_secrets(self.source_url):
                 remedy = "leave them out: everyone who has the image can read the label"
                 raise FlagbenchError("--source has credentials in it", remedy=remedy)
 
     @property
     def apt_file(self) -> Path | None:
-        """The file that `apt_source` names, where it is not a URL."""
+        """The file that `apt_source` names; None if it is a URL or not set."""
         if self.apt_source is None or "://" in self.apt_source:
             return None
         return Path(self.apt_source)
@@ -104,6 +112,7 @@ def make_inputs(options: BuildOptions, lock: Lock) -> Mapping[str, Path | bytes]
     inputs: dict[str, Path | bytes] = {}
     if options.ca_bundle is not None:
         inputs["ca.crt"] = _read(options.ca_bundle, "--ca-bundle")
+        # From the file, as pip does: `cadata` refuses trusted certificates and comments that are not ASCII.
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=options.ca_bundle)
         except ssl.SSLError:
@@ -118,7 +127,7 @@ def make_inputs(options: BuildOptions, lock: Lock) -> Mapping[str, Path | bytes]
     elif options.apt_source is not None:
         inputs["apt/url"] = options.apt_source.encode()
     if options.wheelhouse is not None:
-        for path in check_wheelhouse(options.wheelhouse, lock):
+        for path in select_package_files(options.wheelhouse, lock):
             inputs[f"wheels/{path.name}"] = path
     return inputs
 
@@ -129,14 +138,17 @@ def pip_configuration(sources: tuple[str, ...]) -> bytes:
     lines = ["[global]", f"index-url = {first}"]
     if more:
         lines += ["extra-index-url =", *(f"    {url}" for url in more)]
-    # pip refuses an index without https unless it is told to trust the host.
-    plain = {urlsplit(url).netloc.rpartition("@")[2] for url in sources if urlsplit(url).scheme == "http"}
-    if plain:
-        lines += ["trusted-host =", *(f"    {host}" for host in sorted(plain))]
+    http_hosts = set()
+    for url in sources:
+        parts = urlsplit(url)
+        if parts.scheme == "http":
+            http_hosts.add(parts.netloc.rpartition("@")[2])
+    if http_hosts:  # pip refuses an index without https unless its host is trusted
+        lines += ["trusted-host =", *(f"    {host}" for host in sorted(http_hosts))]
     return ("\n".join(lines) + "\n").encode()
 
 
-def secrets(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
+def credentials_of(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
     """The credentials in the URLs of the options and the proxies, which must not be shown; longest first."""
     urls = [*options.pip_source]
     if options.apt_file is not None:
@@ -161,15 +173,19 @@ def _read(path: Path, option: str) -> bytes:
         ) from error
 
 
-def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
-    """The files of the folder that the lock names, sorted; a build is given no others.
+def select_package_files(folder: Path, lock: Lock) -> tuple[Path, ...]:
+    """The files of a wheelhouse that the lock names, sorted; the build gets no others.
 
     A locked package needs a file with one of the locked hashes. For an unresolved package, whose hash is unknown, any
     file of that name and version will do.
 
-    Raises FlagbenchError (usage) naming the packages that are missing.
+    Raises FlagbenchError (usage) for a folder that does not exist or cannot be read, and for missing packages.
     """
-    chosen: list[Path] = []
+    if not folder.is_dir():
+        raise FlagbenchError(
+            f"the wheelhouse {folder} is not a folder", remedy="name a folder of wheels and source archives"
+        )
+    selected: list[Path] = []
     missing: list[str] = []
     try:
         files = _package_files(folder)
@@ -177,7 +193,7 @@ def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
             matching = files.get((entry.name, Version(entry.version)), [])
             if entry.hashes:
                 matching = [path for path in matching if f"sha256:{sha256_of(path)}" in entry.hashes]
-            chosen += matching
+            selected += matching
             if not matching:
                 missing.append(entry.pin)
     except OSError as error:
@@ -186,22 +202,24 @@ def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
         ) from error
     if missing:
         more = ""
-        if len(missing) > _SHOWN:
-            more = f" and {len(missing) - _SHOWN} more"
+        if len(missing) > _MAX_NAMED_PACKAGES:
+            more = f" and {len(missing) - _MAX_NAMED_PACKAGES} more"
         raise FlagbenchError(
-            f"the wheelhouse {folder} lacks files that the lock of {lock.stack} names by their hash, of "
-            f"{', '.join(missing[:_SHOWN])}{more}",
+            f"the wheelhouse {folder} lacks files that match the lock of {lock.stack} for "
+            f"{', '.join(missing[:_MAX_NAMED_PACKAGES])}{more}",
             remedy="fill it with `pip download`; docs/build-images.md shows how",
         )
-    return tuple(sorted(chosen))
+    return tuple(sorted(selected))
 
 
 def _package_files(folder: Path) -> dict[tuple[str, Version], list[Path]]:
     """The wheels and source archives of a folder, by canonical name and version. Raises OSError."""
     files: dict[tuple[str, Version], list[Path]] = {}
     for path in sorted(folder.iterdir()):
-        parse = parse_wheel_filename if path.suffix == ".whl" else parse_sdist_filename
-        with suppress(InvalidWheelFilename, InvalidSdistFilename):
-            name, version = parse(path.name)[:2]
+        with suppress(InvalidWheelFilename, InvalidSdistFilename):  # other files may lie in the folder
+            if path.suffix == ".whl":
+                name, version, _, _ = parse_wheel_filename(path.name)
+            else:
+                name, version = parse_sdist_filename(path.name)
             files.setdefault((name, version), []).append(path)
     return files

@@ -65,11 +65,11 @@ def test_an_image_does_not_inherit_the_digest_of_its_base_s_base(build, engine):
 
 def test_an_image_says_where_its_code_is_if_it_is_told(build, engine):
     build()
-    told = build(source="https://example.com/code")
+    told = build(source_url="https://example.com/code")
     assert skipped(told) == [False, False]
     labels = [request.labels["org.opencontainers.image.source"] for request in engine.requests[2:]]
     assert labels == ["https://example.com/code"] * 2
-    assert skipped(build(source="https://example.com/code")) == [True]
+    assert skipped(build(source_url="https://example.com/code")) == [True]
     assert skipped(build()) == [True]
 
 

@@ -8,7 +8,13 @@ import hashlib
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.build_options import BuildOptions, check_wheelhouse, make_inputs, pip_configuration, secrets
+from flagbench.images.build_options import (
+    BuildOptions,
+    credentials_of,
+    make_inputs,
+    pip_configuration,
+    select_package_files,
+)
 from flagbench.images.lockfile import Lock, Unresolved
 from flagbench_core.exit_codes import ExitCode
 from packages import lock_entry
@@ -35,14 +41,14 @@ def test_valid_values(option, values):
                         "https://a/$(x y)", "https://[::1", "https://a:99999/", "https://a/'x'", "https://a/{{x}}",
                         "https://ä/", "https://user:planted@mirror.example/a b"]),
         ("apt_source", ["ftp://a/b", "/none"]),
-        ("source", ["git@host:a/b", "https://a/b c", "https://user:planted@host/a"]),
+        ("source_url", ["git@host:a/b", "https://a/b c", "https://user:planted@host/a"]),
     ],
 )  # fmt: skip
 def test_invalid_values(option, values):
     for value in values:
         with pytest.raises(FlagbenchError) as refused:
             BuildOptions(**{option: (value,) if option == "pip_source" else value})
-        assert f"--{option.replace('_', '-')}" in refused.value.message
+        assert f"--{option.removesuffix('_url').replace('_', '-')}" in refused.value.message
         assert "planted" not in refused.value.message + refused.value.remedy
         assert refused.value.code is ExitCode.USAGE
 
@@ -93,7 +99,9 @@ def test_credentials_are_known_wherever_they_stand(tmp_path):
     options = BuildOptions(
         pip_source=("https://user:p%40ss@a.example/", "https://token@b.example/"), apt_source=str(sources)
     )
-    found = secrets(options, {"https_proxy": "http://me:proxyword@proxy.example:3128", "OTHER": "http://x:y@z/"})
+    found = credentials_of(
+        options, {"https_proxy": "http://me:proxyword@proxy.example:3128", "OTHER": "http://x:y@z/"}
+    )
     assert set(found) == {
         "user:p%40ss", "user:p@ss", "p%40ss", "p@ss", "token", "apt:aptword", "aptword", "me:proxyword", "proxyword",
     }  # fmt: skip
@@ -125,7 +133,7 @@ def house(tmp_path):
 def test_a_build_is_given_the_locked_files_alone(lock, house):
     for other in ("numpy-2.2.7-py3-none-any.whl", "numpy-2.2.6.tar.gz", "notes.txt", ".hidden"):
         (house / other).write_bytes(b"another")
-    assert [path.name for path in check_wheelhouse(house, lock)] == sorted(FILES)
+    assert [path.name for path in select_package_files(house, lock)] == sorted(FILES)
 
 
 def test_what_is_missing_or_another_file_is_named(lock, house):
@@ -133,7 +141,15 @@ def test_what_is_missing_or_another_file_is_named(lock, house):
     numpy = next(house.glob("numpy*"))
     numpy.write_bytes(b"num")
     with pytest.raises(FlagbenchError) as refused:
-        check_wheelhouse(house, lock)
+        select_package_files(house, lock)
     assert "flash-attn==2.7.3" in refused.value.message
     assert "numpy==2.2.6" in refused.value.message
+    assert refused.value.code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize("name", ["none", "file"])
+def test_a_wheelhouse_is_a_folder(name, lock, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(FlagbenchError, match=f"{tmp_path / name} is not a folder") as refused:
+        select_package_files(tmp_path / name, lock)
     assert refused.value.code is ExitCode.USAGE
