@@ -19,8 +19,8 @@ from flagbench.verdict.interval import Terms
 
 
 def command(
-    a: Annotated[str, typer.Argument(metavar="A", autocompletion=complete.records, help=RECORD_HELP)],
-    b: Annotated[
+    baseline_name: Annotated[str, typer.Argument(metavar="A", autocompletion=complete.records, help=RECORD_HELP)],
+    record_name: Annotated[
         str,
         typer.Argument(metavar="B", autocompletion=complete.records, help="The other record, named the same way."),
     ],
@@ -36,26 +36,30 @@ def command(
     The interval of A, or of B, is computed from the steps of that run; that of B/A includes the spread between runs.
     The last lines name the methods.
 
-    If both have losses, it says whether these are aligned by the rule published for Llama2-70B, and the step at which
-    they part: the mean of |B - A| / |A| over all steps of A from the 21st on has to be less than 2 %.
+    If both have losses, the output says whether these are aligned by the rule published for Llama2-70B, and at which
+    step they part. By that rule, the mean of |B - A| / |A| over all steps of A from the 21st on is less than 2 %.
 
     Exits 12 if a record is INVALID by the checks of `flagbench verify`, and 11 if one has no evidence. An invalid
     record has no ratios.
 
-    --json prints {"schema", "exit_code", "a", "b", "case", "conditions": [{"name", "a", "b", "agreement"}], "config":
-    [{"path", "a", "b"}], "gate", "metrics": [{"name", "unit", "a", "b", "ratio"}], "losses":
-    {"outcome", "reason", "errors": {"steps", "missing", "mean", "largest", "largest_step", "parts_at"}}, "problems",
-    "verdict", "reason"}; the last two are null where there is no verdict.
+    --json prints an object with schema, exit_code, a and b (the ids of the records), case, conditions (a list of
+    name, a, b, agreement), config (a list of path, a, b), gate, metrics (a list of name, unit, a, b, ratio), losses
+    (outcome, reason, and errors with steps, missing, mean, largest, largest_step, parts_at), problems, verdict and
+    reason. The last two are null if there is no verdict.
     """
-    left, right = load_records([a, b], store)
-    case = catalog_get(load_catalog(claims=False).cases, left.case, kind="case")
-    terms = Terms(priors=named_priors([a, b], [right], [right, left], store))
-    comparison = compare_records(left, right, case, terms)
+    names = [baseline_name, record_name]
+    baseline, record = load_records(names, store)
+    case = catalog_get(load_catalog(claims=False).cases, baseline.case, kind="case")
+    priors = named_priors(names=names, records=[record], compared=[record, baseline], store_url=store)
+    terms = Terms(priors=priors)
+    comparison = compare_records(a=baseline, b=record, case=case, terms=terms)
     speed = judge_speed(comparison, case, terms)
     if as_json:
-        verdict = reason = None
+        verdict = None
+        reason = None
         if speed is not None:
-            verdict, reason = speed.verdict.value, speed.reason
+            verdict = speed.verdict.value
+            reason = speed.reason
         echo_json(comparison.to_dict() | {"verdict": verdict, "reason": reason})
     else:
         print(comparison_table(comparison, speed, wide=wide), end="")

@@ -16,7 +16,7 @@ from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.options import takes_options
 from flagbench.runs.launchers.prepare import prepare_in_container, prepare_native
-from flagbench.runs.request import PrepareOptions, PrepareRequest
+from flagbench.runs.prepare_request import PrepareOptions, PrepareRequest
 
 
 @takes_options

@@ -100,7 +100,7 @@ def command(
     if preview.asks(first.request, yes=yes):
         preview.confirm(estimate(described[0], stack, records, catalog.claims.values()))
     if series.requested:
-        command_line = ["run", image_name, *options.words(), *words(container), *words(series)]
+        command_line = ["run", image_name, *options.command_line(), *words(container), *words(series)]
         digests = [description.digest for description in described]
         sides = plan_sides(series, targets, records, command_line, digests)
         code = run_sides(sides, lambda target: run_and_keep(target, records))

@@ -85,7 +85,7 @@ class MemoryPlan:
         if self.stack is not None:
             image = f"{case.name}:{self.stack.selector}"
         options = replace(self.options, set_=tuple(settings))
-        return shlex.join(["flagbench", "run", image, *options.words()])
+        return shlex.join(["flagbench", "run", image, *options.command_line()])
 
     def require_fit(self) -> None:
         """Raise FlagbenchError (out of memory) if no layout fits."""

@@ -34,7 +34,7 @@ def memory_here(request: RunRequest) -> MemoryHere | None:
     """
     if request.stack.device_kind == "cpu":
         return None
-    config = request.chosen
+    config = request.configuration
     measured = measured_memory(request.case, config, config["precision"], request.options.ranks)
     if measured is None:
         return None

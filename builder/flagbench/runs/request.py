@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from typer import Option
 
@@ -26,18 +26,22 @@ from flagbench_core.redaction import is_secret
 
 MAX_NODES = 100_000
 """More than any run has."""
-YEAR = 365 * 24 * 3600
-"""Seconds: the longest time that any option takes."""
+YEAR_SECONDS = 365 * 24 * 3600
+"""The longest time that any option takes."""
 _RUN_ID = re.compile(RUN_ID)
 
+# Groups of options in --help.
+_LIMITS = "Limits"
+_FOLDERS = "Folders"
+_NODES = "Several nodes"
 
-_LIMITS, _FOLDERS, _NODES = "Limits", "Folders", "Several nodes"
-"""Groups of options in --help."""
-
-
-ENV = Option("--env", metavar="NAME[=VALUE]", help="Variable, no secret; without a value, yours; repeatable.")
+ENV = Option(
+    "--env",
+    metavar="NAME[=VALUE]",
+    help="Pass an environment variable, no secret; without VALUE, take it from the current environment. Repeatable.",
+)
 """The option of every command that starts a run."""
-Roofs = Annotated[bool, Option("--roofs", help="First measure, for 20 s, what devices reach without the model.")]
+Roofs = Annotated[bool, Option("--roofs", help="Measure the hardware's roofs first (20 s).")]
 _RESERVED = frozenset(
     {
         *("FLAGBENCH_MASTER", "FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX"),
@@ -90,11 +94,11 @@ class RunOptions:
         """Processes of the whole job."""
         return self.nodes * self.gpus
 
-    def words(self) -> list[str]:
+    def command_line(self) -> list[str]:
         """The options of a flagbench command: always --nodes and --gpus, and the others that are not the default."""
         return words(self, always=("--nodes", "--gpus"))
 
-    def image_words(self) -> list[str]:
+    def image_arguments(self) -> list[str]:
         """The arguments of the image, which has no default preset on a processor."""
         return words(self, always=("--nodes", "--gpus", "--preset"))
 
@@ -127,9 +131,9 @@ class LocalOptions(RunOptions):
     master: Annotated[Text, Option(rich_help_panel=_NODES, metavar="HOST:PORT", help="Where node 0 listens.")] = None
     env: Annotated[Texts, ENV] = ()
 
-    def image_words(self) -> list[str]:
+    def image_arguments(self) -> list[str]:
         """The arguments of the image, which has its variables already."""
-        return RunOptions.image_words(replace(self, env=()))
+        return RunOptions.image_arguments(replace(self, env=()))
 
 
 @dataclass(frozen=True)
@@ -143,14 +147,19 @@ class RunRequest:
     stack: Stack
     options: LocalOptions = field(default_factory=LocalOptions)
     bundle: str | None = None
-    """The folder for this node's bundle; None: the image makes none."""
+    """The folder for this node's bundle; None if the image makes none."""
 
     def __post_init__(self) -> None:
+        self._validate()
+
+    def _validate(self) -> None:
+        """Raise FlagbenchError (usage) for an option that is refused; both properties raise when they are read."""
         check_options(self.options)
-        _ = self.chosen, self.environment  # for their errors
+        _ = self.configuration
+        _ = self.environment
 
     @cached_property
-    def chosen(self) -> Mapping[str, Any]:
+    def configuration(self) -> Mapping[str, Any]:
         """The configuration without data, weights, layout and length, which `launchers.describe` resolves."""
         with config_errors():
             return config.choose(self.case.raw, self.stack.raw, config_options(self.options))
@@ -172,36 +181,10 @@ class RunRequest:
 
     def arguments(self) -> list[str]:
         """The command line of the entrypoint; that of an image leaves out the case, its first word."""
-        arguments = [self.case.name, *self.options.image_words()]
+        arguments = [self.case.name, *self.options.image_arguments()]
         if self.bundle is not None:
             arguments.append(f"--bundle={self.bundle}")
         return arguments
-
-
-@dataclass(frozen=True)
-class PrepareOptions:
-    """Options of `flagbench prepare`."""
-
-    out: Annotated[Text, Option("--out", "-o", metavar="OUT", help="Where to write data/ and weights/.")] = None
-    data: Annotated[Text, Option(metavar="SRC", help="The downloaded data, a file or a folder.")] = None
-    weights: Annotated[Text, Option(metavar="SRC", help="The downloaded weights, a file or a folder.")] = None
-    vocabulary: Annotated[Text, Option(metavar="FILE", help="The tokenizer's file, if the data are text.")] = None
-    check: Annotated[bool, Option("--check", help="Verify all checksums of what is prepared in OUT.")] = False
-    force: Annotated[bool, Option("--force", help="Replace what was prepared in OUT before.")] = False
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of a summary.")] = False
-
-
-@dataclass(frozen=True)
-class PrepareRequest:
-    """One preparation of a case's data, weights or both. Raises FlagbenchError (usage) where OUT is missing."""
-
-    case: Case
-    stack: Stack
-    options: PrepareOptions
-
-    def __post_init__(self) -> None:
-        if self.options.out is None:
-            raise FlagbenchError("--out is missing", remedy="give the folder for data/ and weights/: -o OUT")
 
 
 def new_run_id() -> str:
@@ -219,32 +202,52 @@ def check_run_id(run_id: str) -> None:
 
 
 def read_env(texts: Iterable[str], reserved: Container[str | None] = ()) -> dict[str, str]:
-    """The variables of `--env NAME=VALUE`, and of `--env NAME`, which has the value of this process's own.
+    """The variables of `--env NAME=VALUE`, and of `--env NAME`, which has the value of the current environment.
 
-    With them goes a list of their names, by which the image knows what to record. `reserved`: more names to refuse.
+    A list of their names is added, from which the image knows what to record. `reserved`: more names to refuse.
 
-    Raises FlagbenchError (usage) for a name that is no variable's, not set here, given twice or set by flagbench, for
-    a value that cannot reach a process unchanged, and for a secret, which is not repeated.
+    Raises FlagbenchError (usage) for a text that does not begin with a name, a variable that is not set here, given
+    twice or set by flagbench, a value that cannot reach a process unchanged, and a secret, which is not repeated.
     """
     variables: dict[str, str] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
-            # Not repeated: it may be a misplaced secret.
-            raise FlagbenchError("a value of --env does not begin with a name", remedy="write --env NAME=VALUE")
-        if not equals and name not in os.environ:
-            raise FlagbenchError(f"--env {name}: it is not set here", remedy=f"write --env {name}=VALUE, or set it")
-        if name in variables:
-            raise FlagbenchError(f"--env {name!r} is given twice", remedy="give it once")
-        variables[name] = value if equals else os.environ[name]
-        if name in _RESERVED or name in reserved:
-            raise FlagbenchError(f"--env {name} is set by flagbench or the image", remedy="leave it out")
-        refuse_secret(f"--env {name}", name, variables[name])
-        if fault := text_fault(variables[name]):
-            raise FlagbenchError(f"the value of --env {name} {fault}", remedy="leave it out")
+        variable = _read_variable(text)
+        if variable.name in variables:
+            raise FlagbenchError(f"--env {variable.name!r} is given twice", remedy="give it once")
+        _check_variable(variable, reserved)
+        variables[variable.name] = variable.value
     if not variables:
         return {}
     return {GIVEN: ",".join(variables), **variables}
+
+
+class _Variable(NamedTuple):
+    name: str
+    value: str
+
+
+def _read_variable(text: str) -> _Variable:
+    """The variable that one `--env` names. Raises FlagbenchError (usage) without repeating a misplaced secret."""
+    name, equals, value = text.partition("=")
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
+        raise FlagbenchError("a value of --env does not begin with a name", remedy="write --env NAME=VALUE")
+    if equals:
+        return _Variable(name, value)
+    if name in os.environ:
+        return _Variable(name, os.environ[name])
+    if is_secret("", name):
+        raise FlagbenchError("a value of --env looks like a secret, not a name", remedy="write --env NAME=VALUE")
+    raise FlagbenchError(f"--env {name}: it is not set here", remedy=f"write --env {name}=VALUE, or set it")
+
+
+def _check_variable(variable: _Variable, reserved: Container[str | None]) -> None:
+    """Raise FlagbenchError (usage) for a variable that flagbench sets, a secret, and an unusable value."""
+    name = variable.name
+    if name in _RESERVED or name in reserved:
+        raise FlagbenchError(f"--env {name} is set by flagbench or the image", remedy="leave it out")
+    refuse_secret(f"--env {name}", name, variable.value)
+    if fault := text_fault(variable.value):
+        raise FlagbenchError(f"the value of --env {name} {fault}", remedy="leave it out")
 
 
 def refuse_secret(option: str, name: str, value: str) -> None:
@@ -263,8 +266,8 @@ def check_options(options: RunOptions) -> None:
     """
     check_ranges(options)
     for name, time, limit in (
-        ("--max-minutes", options.max_minutes, YEAR / 60),
-        ("--timeout", options.timeout, YEAR),
+        ("--max-minutes", options.max_minutes, YEAR_SECONDS / 60),
+        ("--timeout", options.timeout, YEAR_SECONDS),
     ):
         if time is not None and not 0 < time <= limit:
             raise FlagbenchError(f"{name} {time} is out of range", remedy=f"give a number above 0, up to {limit:.0f}")

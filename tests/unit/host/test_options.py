@@ -14,7 +14,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.options import takes_options, words
-from flagbench.runs.request import LocalOptions, RunOptions, RunRequest
+from flagbench.runs.request import LocalOptions, RunOptions, RunRequest, read_env
 from flagbench_core.exit_codes import ExitCode
 
 
@@ -69,10 +69,10 @@ def test_words_are_typed_back(parse: Callable[..., Any]) -> None:
 
 
 def test_an_image_is_always_told_its_nodes_and_devices() -> None:
-    assert RunOptions().words() == ["--nodes=1", "--gpus=1"]
-    assert RunOptions(nodes=2, gpus=8, full=True).words() == ["--nodes=2", "--gpus=8", "--full"]
+    assert RunOptions().command_line() == ["--nodes=1", "--gpus=1"]
+    assert RunOptions(nodes=2, gpus=8, full=True).command_line() == ["--nodes=2", "--gpus=8", "--full"]
     # On a processor the image has no default preset.
-    assert RunOptions().image_words() == ["--nodes=1", "--gpus=1", "--preset=reference"]
+    assert RunOptions().image_arguments() == ["--nodes=1", "--gpus=1", "--preset=reference"]
 
 
 @pytest.mark.parametrize(
@@ -105,3 +105,11 @@ def test_a_batch_that_micro_batches_do_not_make_up_is_refused(image: str) -> Non
     with pytest.raises(FlagbenchError, match="batch_size 7 is not a multiple of micro_batch_size 2") as caught:
         RunRequest(*resolve_image(image, load_catalog()), LocalOptions(preset="tiny", set_=("batch_size=7",)))
     assert caught.value.code is ExitCode.USAGE
+
+
+def test_a_secret_in_place_of_a_name_is_not_repeated() -> None:
+    token = "hf_" + "aB3dE5gH7j" * 4
+    with pytest.raises(FlagbenchError) as caught:
+        read_env([token])
+    assert caught.value.code is ExitCode.USAGE
+    assert token not in f"{caught.value.message} {caught.value.remedy}"

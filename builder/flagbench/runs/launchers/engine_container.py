@@ -25,7 +25,8 @@ from flagbench.runs.launchers.container_exit import Ended, RunImage
 from flagbench.runs.launchers.docker_command import RUN_LABEL, Container
 from flagbench.runs.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.runs.launchers.folders import output_folder
-from flagbench.runs.request import PrepareRequest, RunRequest
+from flagbench.runs.prepare_request import PrepareRequest
+from flagbench.runs.request import RunRequest
 from flagbench.system.signals import Forwarding
 from flagbench_core.exit_codes import ExitCode
 

@@ -277,7 +277,7 @@ class JobRequest:
     def arguments(self) -> list[str]:
         """The arguments of the image, but for the number of the node, which the cluster sets."""
         # /data is named though it is the default: the tiny preset would take the set that it carries.
-        arguments = replace(self.run, run_id=self.run_id, max_minutes=self.max_minutes).image_words()
+        arguments = replace(self.run, run_id=self.run_id, max_minutes=self.max_minutes).image_arguments()
         arguments += [f"--{volume.name}=/{volume.name}" for volume in self.volumes]
         if self.job.store is not None:
             arguments.append(f"--store={self.job.store}")
@@ -289,7 +289,7 @@ class JobRequest:
         run = replace(self.run, run_id=self.run_id)
         env = tuple(f"{key}={value}" for key, value in self.environment.items() if key != GIVEN)
         job = replace(self.job, env=env)
-        return ["flagbench", "job", name, "--for", "kubernetes", *run.words(), *words(job)]
+        return ["flagbench", "job", name, "--for", "kubernetes", *run.command_line(), *words(job)]
 
     def warnings(self) -> list[str]:
         """Problems that a valid job may have, each with its remedy."""

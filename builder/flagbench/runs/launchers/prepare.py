@@ -20,7 +20,7 @@ from flagbench.runs.launchers.container_exit import explain
 from flagbench.runs.launchers.docker import pulled_image
 from flagbench.runs.launchers.docker_command import Container, Host, this_host
 from flagbench.runs.launchers.folders import Folder, host_path
-from flagbench.runs.request import PrepareRequest
+from flagbench.runs.prepare_request import PrepareRequest
 from flagbench_core.exit_codes import ExitCode
 
 SOURCES = ("data", "weights", "vocabulary")

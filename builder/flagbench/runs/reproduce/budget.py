@@ -11,7 +11,7 @@ from typer import Option
 
 from flagbench.errors import FlagbenchError
 from flagbench.records.series_document import MAX_RUNS
-from flagbench.runs.request import YEAR
+from flagbench.runs.request import YEAR_SECONDS
 from flagbench.verdict.stats.looks import LOOKS
 
 _MARGIN = 1.1
@@ -55,11 +55,11 @@ class LimitOptions:
             ("--max-cost", self.max_cost),
             ("--price", self.price),
         ):
-            if value is not None and not 0 < value <= YEAR:
+            if value is not None and not 0 < value <= YEAR_SECONDS:
                 raise FlagbenchError(f"{name} {value} is out of range", remedy="give a number above 0")
         if self.max_cost is not None and self.price is None:
             raise FlagbenchError("--max-cost needs --price", remedy="give what this machine costs per hour")
-        if self.minutes is not None and self.minutes > YEAR / 60:
+        if self.minutes is not None and self.minutes > YEAR_SECONDS / 60:
             raise FlagbenchError(
                 f"the limit of {self.minutes:.0f} minutes is out of range", remedy="give a lower --max-cost"
             )

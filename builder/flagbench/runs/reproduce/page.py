@@ -33,7 +33,9 @@ def announce(reproduction: Reproduction, *, dry_run: bool = False) -> None:
     plan, options = reproduction.plan, reproduction.plan.request.options
     if not dry_run:
         print_note(f"flagbench: {_row(plan.claim)}")
-        print_note(f"flagbench: {reproduction.target.name}, {reproduction.target.via}, {' '.join(options.words())}")
+        print_note(
+            f"flagbench: {reproduction.target.name}, {reproduction.target.via}, {' '.join(options.command_line())}"
+        )
         print_note(f"possible verdicts: {_listed(reproduction.possible)}")
     for text in plan.differs:
         print_note(f"differs: {text}")
@@ -60,7 +62,7 @@ def dry_run(reproduction: Reproduction, expected: DurationEstimate | None, *, as
     facts = {
         **reproduction.facts,
         "runs": target.name,
-        "arguments": plan.request.options.words(),
+        "arguments": plan.request.options.command_line(),
         "verdicts": [verdict.value for verdict in reproduction.possible],
         "looks": list(limits.looks),
         "minutes": limits.minutes,
@@ -79,7 +81,7 @@ def dry_run(reproduction: Reproduction, expected: DurationEstimate | None, *, as
     rows = {
         "row": _row(plan.claim),
         "runs": f"{target.name}, {target.via}",
-        "arguments": " ".join(plan.request.options.words()),
+        "arguments": " ".join(plan.request.options.command_line()),
         "looks": f"after {', '.join(map(str, limits.looks))} runs",
         "limit": limit,
         "a run takes": time_of_run(expected),

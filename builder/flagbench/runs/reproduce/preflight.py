@@ -109,7 +109,7 @@ def _nodes(plan: ReproductionPlan) -> Iterator[Diagnosis]:
     options = plan.request.options
     if options.nodes > 1:
         name = plan.name or "NAME"
-        words = ["flagbench", "run", plan.request.name, *options.words(), "--repeat=5", f"--name={name}"]
+        words = ["flagbench", "run", plan.request.name, *options.command_line(), "--repeat=5", f"--name={name}"]
         yield Diagnosis(
             "nodes",
             Level.FAIL,

@@ -101,7 +101,7 @@ def test_the_roofs_are_measured_in_the_shapes_of_published_rows(
     seconds: list[float],
 ) -> None:
     parts = [part for part in planned(device, 1, minutes, soak=soak).parts if part.case.name == "roofs"]
-    words = parts[-1].target.request.options.words()
+    words = parts[-1].target.request.options.command_line()
     assert sorted(word for word in words if word.startswith("--set=")) == sorted(settings)
     assert ([part.seconds for part in parts], parts[-1].soak) == (seconds, soak is not None)
 
@@ -110,7 +110,7 @@ def test_the_roofs_are_measured_in_the_shapes_of_published_rows(
 def test_a_case_runs_for_as_long_as_shows_heat(planned: Callable[..., AcceptancePlan], minutes: float) -> None:
     (_, case) = planned(A100, 8, minutes, "distilbert").parts
     steps = int(
-        next(word for word in case.target.request.options.words() if word.startswith("--steps=")).split("=")[1]
+        next(word for word in case.target.request.options.command_line() if word.startswith("--steps=")).split("=")[1]
     )
     assert steps * 0.1318 >= 30
 
@@ -175,7 +175,7 @@ def test_a_named_case_is_run(planned: Callable[..., AcceptancePlan]) -> None:
 
 def test_a_named_case_without_time_is_run_as_its_row(planned: Callable[..., AcceptancePlan]) -> None:
     plan = planned(A100_80, 8, 2, "llama3-8b")
-    assert "--set=pp=2" in plan.parts[1].target.request.options.words()
+    assert "--set=pp=2" in plan.parts[1].target.request.options.command_line()
 
 
 @pytest.mark.parametrize("case", ["roofs", "none", "distilbert:none"])

@@ -15,7 +15,7 @@ from flagbench.runs.launchers import native
 from flagbench.runs.launchers.docker_command import Host
 from flagbench.runs.launchers.folders import Folder
 from flagbench.runs.launchers.prepare import plan
-from flagbench.runs.request import PrepareOptions, PrepareRequest
+from flagbench.runs.prepare_request import PrepareOptions, PrepareRequest
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench
 

@@ -84,7 +84,7 @@ def options_of(case: Case) -> Iterator[RunOptions]:
 def image_arguments(case: Case, options: RunOptions) -> list[str]:
     """The command line of the image, on the first node."""
     node = ["--node-rank=0", "--master=localhost"] if options.nodes > 1 else []
-    return [case.name, *options.image_words(), *node, "--describe"]
+    return [case.name, *options.image_arguments(), *node, "--describe"]
 
 
 def digest_on_host(case: Case, stack: Stack, options: RunOptions) -> str | None:
