@@ -1,4 +1,4 @@
-"""The energy of a device over a time, J: by the device's own counter, or by its power where it has none."""
+"""The energy of a device over a time, J: from the device's counter, or from its power if it has no counter."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from itertools import islice
 from typing import Any, Iterator, NamedTuple, Sequence, Tuple
 
 Times = Tuple[float, float]
-"""From when to when, Unix seconds."""
-COUNTER, POWER = "counter", "power"
-"""The sources of energy: the device's counter, or samples of its power, integrated."""
+"""The start and the end of a time, Unix seconds."""
+COUNTER = "counter"
+"""The source of an energy that is the difference of a device's counter."""
+POWER = "power"
+"""The source of an energy that is the integral of samples of a device's power."""
 
 
 class Sample(NamedTuple):
@@ -92,7 +94,7 @@ class _Count(NamedTuple):
 
 
 def _counter_at(readings: Sequence[Sample], t: float) -> _Count | None:
-    """The counter at a time between two readings; None if there is none before, or none after.
+    """The counter at a time between two readings; None if there is no reading before it, or none after it.
 
     A counter never falls. So at that time it had at least the value of the last reading that had ended, and at most
     that of the first which had not yet begun. Between them it is interpolated linearly.
@@ -102,8 +104,10 @@ def _counter_at(readings: Sequence[Sample], t: float) -> _Count | None:
         if reading.end <= t:
             before = reading
         if reading.begin >= t and before is not None:
-            low, high = (before.energy_mj or 0.0) / 1000, (reading.energy_mj or 0.0) / 1000
-            t0, t1 = (before.begin + before.end) / 2, (reading.begin + reading.end) / 2
+            low = (before.energy_mj or 0.0) / 1000
+            high = (reading.energy_mj or 0.0) / 1000
+            t0 = (before.begin + before.end) / 2
+            t1 = (reading.begin + reading.end) / 2
             share = 0.0
             if t1 > t0:
                 share = (t - t0) / (t1 - t0)
@@ -112,7 +116,7 @@ def _counter_at(readings: Sequence[Sample], t: float) -> _Count | None:
 
 
 def _counter_readings(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples that have the counter; none if it was reset, or if the clock of the node was set back."""
+    """The samples that have the counter; empty if it was reset, or if the clock of the node was set back."""
     readings = [sample for sample in samples if sample.energy_mj is not None]
     for first, second in pairs(readings):
         if second.energy_mj < first.energy_mj or second.begin <= first.begin:
@@ -144,14 +148,18 @@ def by_power(samples: Sequence[Sample], times: Times, longest: float) -> tuple[f
     """
     joules = seconds = 0.0
     for first, second in pairs(samples):
-        (t0, p0), (t1, p1) = (first.begin, first.power_w), (second.begin, second.power_w)
+        t0 = first.begin
+        t1 = second.begin
+        p0 = first.power_w
+        p1 = second.power_w
         if p0 is None or p1 is None or not 0 < t1 - t0 <= longest:
             continue
-        low, high = max(t0, times[0]), min(t1, times[1])
-        if high > low:
+        begin = max(t0, times[0])
+        end = min(t1, times[1])
+        if end > begin:
             slope = (p1 - p0) / (t1 - t0)
-            joules += (high - low) * (p0 + slope * ((low + high) / 2 - t0))
-            seconds += high - low
+            joules += (end - begin) * (p0 + slope * ((begin + end) / 2 - t0))
+            seconds += end - begin
     if seconds <= 0:
         return None
     return joules, seconds

@@ -14,13 +14,14 @@ from flagbench_cases.telemetry.summary import read_start
 from flagbench_core.health.read import READ_SECONDS, PendingReading, start_reading
 from flagbench_core.health.reading import HealthReading
 
-BEFORE, AFTER = "before", "after"
+BEFORE = "before"
+AFTER = "after"
 HURRY_SECONDS = 5.0
-"""That the first reading may still take when the ranks have ended, and the last one after an interruption."""
+"""The time that the first reading may still take once the ranks have ended, and the last one if interrupted."""
 
 
 class HealthReadings:
-    """The readings of the devices that the sampler names, none for others; `path`: the sampler's file."""
+    """The readings of the devices that the sampler names in its file, `path`."""
 
     def __init__(self, monitor: str, path: str) -> None:
         self._monitor = monitor
@@ -35,7 +36,7 @@ class HealthReadings:
             self._first = start_reading(self._monitor, uuids, READ_SECONDS, env)
 
     def read_last(self, env: Mapping[str, str], hurry: bool) -> None:
-        """Take what the first reading gave, and read once more."""
+        """Collect the result of the first reading, and read once more."""
         if self._first is None:
             return
         self._add(BEFORE, self._first.collect(HURRY_SECONDS))
@@ -45,11 +46,11 @@ class HealthReadings:
         self._add(AFTER, start_reading(self._monitor, self._uuids(), seconds, env).collect(seconds))
 
     def write(self) -> None:
-        """Add what was read to the file; on a full disk it is lost."""
+        """Add the readings to the file. On a full disk they are lost."""
         append_lines(self._path, self._lines)
 
     def _uuids(self) -> list[str]:
-        """The run's devices in its order; empty if one of them is not known."""
+        """The UUIDs of the run's devices in its order; empty if the sampler does not name one of them."""
         devices = (read_start(self._path) or {}).get("devices", [])
         uuids = [device.get("uuid") for device in devices]
         if None in uuids:

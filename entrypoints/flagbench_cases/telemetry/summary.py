@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple
 
 from flagbench_cases.telemetry import energy
 from flagbench_cases.telemetry.energy import pairs
 from flagbench_cases.telemetry.jsonlines import read_lines
 
-# Samples more than this many intervals apart have a gap between them, for which nothing is computed.
-_HOLE = 3.0
-# Samples that end this many intervals before the span does were cut off: more than a slow one takes.
-_SILENT = 5.0
-_MOST_PROBLEMS = 8
+_GAP_INTERVALS = 3.0
+"""Samples more than this many intervals apart have a gap between them, for which nothing is computed. One late sample
+or a missing one is not yet a gap."""
+_STALLED_INTERVALS = 5.0
+"""If samples end more than this many intervals before the span does, the monitor stopped answering: a slow sample
+takes less."""
+_MAX_REASONS = 8
+"""Most reasons of errors in a summary."""
 
 _Series = List[Tuple[float, Any]]
+"""Values of one device with the time of their sample, Unix seconds."""
 _Stretches = Mapping[int, Sequence[energy.Stretch]]
+"""Stretches of the window by the index of the device."""
+
+
+class _DeviceSamples(NamedTuple):
+    """What the samples say about one device."""
+
+    series: _Series
+    powers: list[energy.Sample]
 
 
 def summarise(path: str, span: energy.Times | None = None, window: _Stretches | None = None) -> dict[str, Any] | None:
@@ -55,20 +67,23 @@ def summarise(path: str, span: energy.Times | None = None, window: _Stretches | 
 
 
 def _problems(start: dict[str, Any], lines: Sequence[dict[str, Any]], span: energy.Times) -> list[str]:
-    """Whether the samples end before the span does, and the reasons of errors, each once."""
+    """A sentence if the samples end before the span does, and the reasons of errors, each once."""
     samples = [line for line in lines if line["kind"] == "sample"]
     silent = span[1] - max([span[0], *(sample["t"] for sample in samples)])
     problems = []
-    if _SILENT * _interval(start, samples) < silent < math.inf:
+    stalled_seconds = _STALLED_INTERVALS * _interval(start, samples)
+    # Infinite without a span: then no sample is missing after the last one.
+    if math.isfinite(silent) and silent > stalled_seconds:
         problems.append(f"no sample in the last {silent:.0f} s: the monitor stopped answering")
-    errors = [line for line in lines if line["kind"] == "error"]
     reasons = set()
-    for error in errors:
-        reason = str(error.get("reason"))
-        if "device" in error:
-            reason = f"device {error['device']}: {reason}"
+    for line in lines:
+        if line["kind"] != "error":
+            continue
+        reason = str(line.get("reason"))
+        if "device" in line:
+            reason = f"device {line['device']}: {reason}"
         reasons.add(reason)
-    return problems + sorted(reasons)[:_MOST_PROBLEMS]
+    return problems + sorted(reasons)[:_MAX_REASONS]
 
 
 def _interval(start: dict[str, Any], samples: Sequence[dict[str, Any]]) -> float:
@@ -77,7 +92,10 @@ def _interval(start: dict[str, Any], samples: Sequence[dict[str, Any]]) -> float
 
 
 def read_start(path: str) -> dict[str, Any] | None:
-    """The start line: driver, names, limits, and what used the devices before the run; None if there is none."""
+    """The start line: driver, names, limits, and the processes that used the devices before the run.
+
+    None if the file does not exist or has no start line.
+    """
     try:
         return _read(path)[0] or None
     except FileNotFoundError:
@@ -85,7 +103,7 @@ def read_start(path: str) -> dict[str, Any] | None:
 
 
 def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The start line ({} if there is none), and the samples, errors and readings of health."""
+    """The start line ({} if it is missing), and the samples, errors and readings of health."""
     start: dict[str, Any] = {}
     lines: list[dict[str, Any]] = []
     for line in read_lines(path):
@@ -97,61 +115,75 @@ def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _cpu(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    def all_of(name: str) -> list[Any]:
+    def values(name: str) -> list[Any]:
         return [sample[name] for sample in samples if name in sample]
 
     return _present(
-        util_mean=_mean(all_of("util")),
-        others_mean=_mean(all_of("others")),
-        steal_mean=_mean(all_of("steal")),
-        quota=min(all_of("quota"), default=None),
-        throttled=_throttled(all_of("throttled")),
-        mem_used_max_bytes=max(all_of("mem_used_bytes"), default=None),
-        rss_max_bytes=max(all_of("rss_bytes"), default=None),
+        util_mean=_mean(values("util")),
+        others_mean=_mean(values("others")),
+        steal_mean=_mean(values("steal")),
+        quota=min(values("quota"), default=None),
+        throttled=_quota_used_up(values("throttled")),
+        mem_used_max_bytes=max(values("mem_used_bytes"), default=None),
+        rss_max_bytes=max(values("rss_bytes"), default=None),
     )
 
 
-def _throttled(counts: Sequence[Sequence[int]]) -> float | None:
-    """The share of a quota's periods in which it was used up; None if fewer than two samples have counts."""
-    if len(counts) < 2 or counts[-1][0] <= counts[0][0]:
+def _quota_used_up(counts: Sequence[Sequence[int]]) -> float | None:
+    """The share of a CPU quota's periods in which it was used up; None if fewer than two samples have counts.
+
+    `counts`: of each sample the periods so far, and those of them in which the quota was used up.
+    """
+    if len(counts) < 2:
         return None
-    periods = counts[-1][0] - counts[0][0]
-    throttled = counts[-1][1] - counts[0][1]
-    return round(throttled / periods, 4)
+    first_periods, first_used_up = counts[0]
+    last_periods, last_used_up = counts[-1]
+    if last_periods <= first_periods:
+        return None
+    return round((last_used_up - first_used_up) / (last_periods - first_periods), 4)
 
 
 def _devices(
     start: dict[str, Any], lines: Sequence[dict[str, Any]], span: energy.Times, window: _Stretches
 ) -> list[dict[str, Any]]:
+    """The summary of each device, by index."""
     samples = [line for line in lines if line["kind"] == "sample"]
-    series: dict[int, _Series] = {}
-    powers: dict[int, list[energy.Sample]] = {}
+    samples_of = _samples_by_device(samples)
+    static = {device["index"]: device for device in start.get("devices", [])}
+    interval = _interval(start, samples)
+    max_gap = _GAP_INTERVALS * interval
+    run_pids = set(start.get("run_pids", []))
+    devices = []
+    for index in sorted(set(static) | set(samples_of)):
+        device_samples = samples_of.get(index, _DeviceSamples([], []))
+        series = device_samples.series
+        device = _device(index, static.get(index, {}), series, span, interval, run_pids)
+        health = _health(index, lines, [values for t, values in series if _within(t, span)])
+        if health:
+            device["health"] = health
+        device.update(_energy(device_samples.powers, span, window.get(index, ()), max_gap))
+        devices.append(device)
+    return devices
+
+
+def _samples_by_device(samples: Sequence[dict[str, Any]]) -> dict[int, _DeviceSamples]:
+    """The samples of all devices, which each line has together, by the index of the device."""
+    samples_of: dict[int, _DeviceSamples] = {}
     for sample in samples:
         begin = sample["t"]
         end = begin + sample.get("took", 0.0)
         for device in sample.get("devices", []):
-            index = device["index"]
-            series.setdefault(index, []).append((begin, device))
-            read = energy.Sample(begin, end, device.get("energy_mj"), device.get("power_w"))
-            powers.setdefault(index, []).append(read)
-    static = {device["index"]: device for device in start.get("devices", [])}
-    interval = _interval(start, samples)
-    run_pids = set(start.get("run_pids", []))
-    devices = []
-    for index in sorted(set(static) | set(series)):
-        device = _device(index, static.get(index, {}), series.get(index, []), span, interval, run_pids)
-        health = _health(index, lines, [values for t, values in series.get(index, []) if _within(t, span)])
-        if health:
-            device["health"] = health
-        device.update(_energy(powers.get(index, []), span, window.get(index, ()), _HOLE * interval))
-        devices.append(device)
-    return devices
+            device_samples = samples_of.setdefault(device["index"], _DeviceSamples([], []))
+            device_samples.series.append((begin, device))
+            power = energy.Sample(begin, end, device.get("energy_mj"), device.get("power_w"))
+            device_samples.powers.append(power)
+    return samples_of
 
 
 def _health(
     index: int, lines: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """What was read of a device's health `before` and `after`, with the best of its PCIe link while it was used."""
+    """A device's health `before` and `after` the run, with the best state of its PCIe link in the samples."""
     health = {}
     for line in lines:
         if line["kind"] != "health":
@@ -167,33 +199,35 @@ def _health(
 
 
 def _energy(
-    samples: Sequence[energy.Sample], span: energy.Times, window: Sequence[energy.Stretch], longest: float
+    samples: Sequence[energy.Sample], span: energy.Times, window: Sequence[energy.Stretch], max_gap: float
 ) -> dict[str, Any]:
-    """What a device used in the span, and in the window."""
+    """The energy of a device in the span and in the window. `max_gap`: seconds between samples without a gap."""
     values: dict[str, Any] = {}
-    used = energy.by_counter(samples, span) or energy.by_power(samples, span, longest)
+    used = energy.by_counter(samples, span) or energy.by_power(samples, span, max_gap)
     if used is not None:
         joules, seconds = used
         values = {"energy_j": round(joules, 3), "energy_seconds": round(seconds, 3)}
-    return _present(**values, window_energy=energy.of_window(samples, window, longest))
+    return _present(**values, window_energy=energy.of_window(samples, window, max_gap))
 
 
 def _device(
-    index: int, static: dict[str, Any], series: _Series, span: energy.Times, interval: float, run_pids: Any
+    index: int, static: dict[str, Any], series: _Series, span: energy.Times, interval: float, run_pids: set[int]
 ) -> dict[str, Any]:
+    """The values of a device in the span, and those of the start line, `static`."""
     inside_span = [device for t, device in series if _within(t, span)]
 
     def inside(key: str) -> list[float]:
         return [device[key] for device in inside_span if key in device]
 
-    power, clock = inside("power_w"), inside("sm_clock_mhz")
-    busy = []
+    power = inside("power_w")
+    clock = inside("sm_clock_mhz")
+    busy_clock = []
     for device in inside_span:
         if "sm_clock_mhz" in device and "gpu_idle" not in device.get("throttle", ()):
-            busy.append(device["sm_clock_mhz"])
-    foreign = None
+            busy_clock.append(device["sm_clock_mhz"])
+    foreign_processes = None
     if "processes" in static:
-        foreign = sum(process["pid"] not in run_pids for process in static["processes"])
+        foreign_processes = sum(process["pid"] not in run_pids for process in static["processes"])
     return _present(
         index=index,
         name=static.get("name"),
@@ -202,22 +236,22 @@ def _device(
         temperature_max_c=max(inside("temperature_c"), default=None),
         sm_clock_mean_mhz=_mean(clock),
         sm_clock_min_mhz=min(clock, default=None),
-        sm_clock_busy_mhz=_mean(busy),
+        sm_clock_busy_mhz=_mean(busy_clock),
         sm_clock_max_mhz=static.get("sm_clock_max_mhz"),
         power_limit_w=static.get("power_limit_w"),
         power_limit_default_w=static.get("power_limit_default_w"),
         util_mean=_mean(inside("util")),
         mem_used_max_bytes=max(inside("mem_used_bytes"), default=None),
         mem_used_before_bytes=static.get("mem_used_bytes"),
-        foreign_processes=foreign,
+        foreign_processes=foreign_processes,
         throttle_seconds=_throttle_seconds([(t, device.get("throttle")) for t, device in series], span, interval),
     )
 
 
 def _throttle_seconds(series: _Series, span: energy.Times, interval: float) -> dict[str, float] | None:
-    """Seconds of the span in which each reason was active; None if reasons were never read.
+    """Seconds of the span in which each reason that lowers the clocks was active; None if reasons were never read.
 
-    A sample represents the time until the next one, or one interval if there is none or a gap follows.
+    A sample represents the time until the next one; the last sample, and one before a gap, represent one interval.
     """
     seconds_of: dict[str, float] = {}
     measured = False
@@ -226,7 +260,7 @@ def _throttle_seconds(series: _Series, span: energy.Times, interval: float) -> d
         if reasons is None:
             continue
         until = t + interval
-        if 0 < after - t <= _HOLE * interval:
+        if 0 < after - t <= _GAP_INTERVALS * interval:
             until = after
         seconds = min(until, span[1]) - max(t, span[0])
         if seconds > 0:
