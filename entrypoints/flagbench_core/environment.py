@@ -1,4 +1,4 @@
-"""Variables of the environment: which of them change a measurement and may be published, and which hold secrets."""
+"""Environment variables: which of them change a measurement, which may be published, and which hold secrets."""
 
 from __future__ import annotations
 
@@ -6,56 +6,70 @@ from collections.abc import Callable, Mapping
 
 from flagbench_core.redaction import REDACTED, is_secret, is_secret_name, redact, url_secrets
 
-_NAMES = frozenset(
+_BUNDLE_NAMES = frozenset(
     (
+        # The image.
         *("FLAGBENCH_STACK", "FLAGBENCH_IMAGE_DIGEST", "FLAGBENCH_CONTEXT_DIGEST", "FLAGBENCH_COMMIT"),
+        # The operating system, its loader, and Python.
         *("LANG", "LC_ALL", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHASHSEED", "TMPDIR", "TZ"),
-        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE", "TOKENIZERS_PARALLELISM"),
-        *("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "DOCKER_HOST", "SLURM_JOB_ID", "SLURM_JOB_NODELIST"),
+        # NVIDIA's container toolkit and libraries.
+        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE"),
+        # Hugging Face's libraries.
+        *("TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"),
+        # The container engine and the scheduler.
+        *("DOCKER_HOST", "SLURM_JOB_ID", "SLURM_JOB_NODELIST"),
+        # MetaX's drivers and libraries.
         *("FORCE_ACTIVATE_WAIT", "ISU_FASTMODEL", "SET_DEVICE_NUMA_PREFERRED"),
     )
 )
+"""Names of variables that a bundle has in addition to those of a record: they help to repeat the run."""
 _PREFIXES = (
     *("CUBLAS_", "CUDA_", "CUDNN_", "DS_", "FI_", "GLOO_", "GOMP_", "KMP_", "MACA_", "MALLOC_", "MCCL_", "MKL_"),
     *("NCCL_", "NVTE_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "UCX_"),
 )
-"""Of libraries whose speed they change; other variables of the user are not published."""
+"""The names of variables that change the speed of a library begin with one of these."""
 _LOGS = {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}
-"""Set by a rank itself on several nodes, with a path of this run."""
-_SHORTEST_SECRET = 6
-"""A shorter one would be found in the middle of words."""
+"""Variables that a rank of a run on several nodes sets itself, to a path of this run."""
+_MIN_SECRET_LENGTH = 6
+"""Shorter values are not searched for in texts: they occur in the middle of words."""
 
 
 GIVEN = "FLAGBENCH_ENV"
-"""Names of the variables that were given by --env, separated by commas; all of them are published."""
+"""The variable with the names of the variables that were set by --env, separated by commas; these are published."""
 LAUNCHER = "FLAGBENCH_LAUNCHER"
-"""Set by `flagbench run`, which shows the answer itself; without it an image prints the answer on stderr."""
+"""The variable that `flagbench run` sets, since it prints the result of the run. Without it the image prints it on
+stderr."""
 
 
-def published(environment: Mapping[str, str], hide: Callable[[str], str] = redact) -> dict[str, str]:
-    """The variables of a run that may be published. `hide` removes credentials from their values."""
-    names = _measured(environment)
-    names.update(name for name in environment if name in _NAMES)
+def variables_for_bundle(environment: Mapping[str, str], hide: Callable[[str], str] = redact) -> dict[str, str]:
+    """The variables of a run that are published in its bundle. `hide` removes credentials from their values."""
+    names = _measured_names(environment)
+    names.update(name for name in environment if name in _BUNDLE_NAMES)
     return _hide_secrets(environment, names, hide)
 
 
-def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables in a record: those that change a measurement, without the machine's paths and names."""
-    hidden = secrets(environment)
-    requested = _requested(environment)
+def variables_for_record(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a run that are published in its record: those that change a measurement.
+
+    Paths are left out, since they name folders of the machine, unless they were set by --env.
+    """
+    secrets = secret_values(environment)
+    requested = _requested_names(environment)
     paths = {name for name, text in environment.items() if text.startswith("/") and name not in requested}
-    names = _measured(environment) - _LOGS - paths
-    return _hide_secrets(environment, names, lambda text: redact(text, hidden))
+    names = _measured_names(environment) - _LOGS - paths
+    return _hide_secrets(environment, names, lambda text: redact(text, secrets))
 
 
-def _measured(environment: Mapping[str, str]) -> set[str]:
-    requested = _requested(environment)
+def _measured_names(environment: Mapping[str, str]) -> set[str]:
+    """The names of the variables that change a measurement, or were set by --env to do so."""
+    requested = _requested_names(environment)
     return {name for name in environment if name.startswith(_PREFIXES) or name in requested}
 
 
-def _requested(environment: Mapping[str, str]) -> list[str]:
+def _requested_names(environment: Mapping[str, str]) -> set[str]:
     """The names of the variables that were set by --env."""
-    return environment.get(GIVEN, "").split(",")
+    names = environment.get(GIVEN, "").split(",")
+    return {name for name in names if name}
 
 
 def _hide_secrets(environment: Mapping[str, str], names: set[str], hide: Callable[[str], str]) -> dict[str, str]:
@@ -68,12 +82,12 @@ def _hide_secrets(environment: Mapping[str, str], names: set[str], hide: Callabl
     return variables
 
 
-def secrets(environment: Mapping[str, str]) -> list[str]:
-    """The values of variables that hold a secret, and the users and passwords in others."""
-    hidden: set[str] = set()
+def secret_values(environment: Mapping[str, str]) -> list[str]:
+    """The values of variables that hold a secret, and the users and passwords in URLs, sorted."""
+    secrets: set[str] = set()
     for name, text in environment.items():
         if is_secret_name(name):
-            hidden.add(text)
+            secrets.add(text)
         if "://" in text:
-            hidden |= url_secrets(text)
-    return sorted(secret for secret in hidden if len(secret) >= _SHORTEST_SECRET)
+            secrets |= url_secrets(text)
+    return sorted(secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH)

@@ -26,7 +26,7 @@ from flagbench.records.read import MAX_RECORD_BYTES, read_record
 from flagbench.system.checkout import commit
 from flagbench.system.files import reason
 from flagbench_core import __version__
-from flagbench_core.environment import published, secrets
+from flagbench_core.environment import secret_values, variables_for_bundle
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 from flagbench_core.s3 import sha256_of
@@ -51,7 +51,7 @@ def to_json(document: Mapping[str, Any]) -> bytes:
 
 def environment(variables: Mapping[str, str]) -> dict[str, Any]:
     """The host that launched the runs, and those of its variables that a measurement may depend on."""
-    hidden = secrets(variables)
+    secrets = secret_values(variables)
     system = os.uname()
     return {
         "schema": "environment/v1",
@@ -61,7 +61,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, Any]:
         "kernel": system.release,
         "machine": system.machine,
         "processors": len(os.sched_getaffinity(0)),
-        "variables": published(variables, lambda text: redact(text, hidden)),
+        "variables": variables_for_bundle(variables, lambda text: redact(text, secrets)),
     }
 
 

@@ -26,7 +26,7 @@ def software(kind: str, precision: str) -> dict[str, Any]:
         **system.lock(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
-        "environment": environment.recorded(os.environ),
+        "environment": environment.variables_for_record(os.environ),
     }
 
 

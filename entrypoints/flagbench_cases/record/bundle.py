@@ -64,10 +64,10 @@ def write(folder: str, spool_folder: str, ranks: Sequence[int], origin: Origin) 
 
 def _stage(staged: str, spool_folder: str, ranks: Sequence[int], origin: Origin) -> None:
     """Write every file of the bundle but SHA256SUMS to a folder, without credentials."""
-    secrets = environment.secrets(os.environ)
+    secrets = environment.secret_values(os.environ)
     cleaner = Cleaner(secrets)
     manifest = {"schema": BUNDLE_SCHEMA, "record_id": origin.record_id, "run_id": origin.run_id, "node": origin.node}
-    variables = environment.published(origin.environment, lambda value: redact(value, secrets))
+    variables = environment.variables_for_bundle(origin.environment, lambda value: redact(value, secrets))
     documents = {MANIFEST: manifest, "config.json": origin.config, "environment.json": variables}
     for name, document in documents.items():
         _write(staged, name, json.dumps(document, indent=1, sort_keys=True).encode("utf-8") + b"\n")

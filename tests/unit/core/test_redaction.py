@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flagbench_core.environment import GIVEN, recorded, secrets
+from flagbench_core.environment import GIVEN, secret_values, variables_for_record
 from flagbench_core.redaction import REDACTED, has_userinfo, is_secret, is_secret_name, redact, url_secrets
 
 WORD = st.text(string.ascii_letters + string.digits, min_size=20, max_size=40).filter(lambda word: not word.isdigit())
@@ -154,19 +154,19 @@ def test_the_secrets_of_a_url_in_every_spelling() -> None:
 def test_the_environment_of_a_record() -> None:
     known = {"HF_TOKEN": "hunter2hunter2", "HOME": "/h", "LD_LIBRARY_PATH": "/h/lib", "X": "hunter2hunter2", "Y": "1"}
     measured = {"NVTE_FLASH_ATTN": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    assert recorded({**known, **measured, GIVEN: "X,Y,HF_TOKEN"}) == {
+    assert variables_for_record({**known, **measured, GIVEN: "X,Y,HF_TOKEN"}) == {
         "HF_TOKEN": "***",
         "X": "***",
         "Y": "1",
         **measured,
     }
-    assert recorded({**known, **measured}) == measured
+    assert variables_for_record({**known, **measured}) == measured
 
 
 def test_the_secrets_of_an_environment() -> None:
     short = {"API_KEY": "short", "X": "http://u:p@h", "TOKEN": ""}
-    assert secrets(short) == []  # they would be found in the middle of words
-    assert secrets({**short, "HF_TOKEN": "abcdefgh", "Y": "http://user:longer1@h"}) == [
+    assert secret_values(short) == []  # they would be found in the middle of words
+    assert secret_values({**short, "HF_TOKEN": "abcdefgh", "Y": "http://user:longer1@h"}) == [
         "abcdefgh",
         "longer1",
         "user:longer1",

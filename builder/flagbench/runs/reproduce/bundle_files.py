@@ -18,7 +18,7 @@ from flagbench.runs.reproduce import bundle
 from flagbench.runs.reproduce.repeat import Measured, Reproduction
 from flagbench.runs.target import Target
 from flagbench.system.clock import utc_now
-from flagbench_core.environment import secrets
+from flagbench_core.environment import secret_values
 from flagbench_core.redaction import redact
 from flagbench_core.scratch import scratch
 
@@ -117,4 +117,4 @@ def _about(reproduction: Reproduction, outcome: Measured) -> dict[str, Any]:
 
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:
     """A log without credentials."""
-    return redact(text, secrets(variables))
+    return redact(text, secret_values(variables))
