@@ -12,74 +12,94 @@ from flagbench_cases.prepare import pickles
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import is_plain, open_file
 
-SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
+SAFETENSORS = "model.safetensors"
+PICKLED = "pytorch_model.bin"
 INDEX_SUFFIX = ".index.json"
 FOLDER_REMEDY = "set --weights to a Hugging Face checkpoint folder"
 MAX_JSON_BYTES = 64 * 2**20
+"""The size from which a JSON file is refused before it is read into memory. An index has about 100 bytes a tensor."""
+MAX_NAMED_SHARDS = 4
+"""Most missing files that an error names."""
+MAX_NAME_LENGTH = 80
+"""Most characters of a name from a checkpoint that an error shows."""
 
 
 def shard_files(folder: str) -> list[str]:
-    """The paths of the files that `shards` reads, in order. Raises DataError if one is missing."""
-    return [os.path.join(folder, name) for name in sorted(_files(folder))]
+    """The paths of the files that `iter_tensors` reads, in order. Raises DataError if one is missing."""
+    return [os.path.join(folder, file_name) for file_name in sorted(_files(folder))]
 
 
-def shards(folder: str) -> Iterator[tuple[str, torch.Tensor]]:
+def iter_tensors(folder: str) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a Hugging Face folder with their names, one open file at a time.
 
-    The existence of all files is checked first. Raises DataError for a missing file or tensor, an index that points
-    outside of the folder, and unreadable contents.
+    The existence of all files is checked by the call itself, before the first tensor is read. Raises DataError for a
+    missing file or tensor, an index that points outside of the folder, and unreadable contents.
     """
     files = _files(folder)
     return _read_files(folder, files)
 
 
 def _files(folder: str) -> dict[str, list[str] | None]:
-    """The files of a folder, each with the tensors listed by the index; None without an index."""
-    for name in (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX, PICKLED, PICKLED + INDEX_SUFFIX):
-        path = os.path.join(folder, name)
+    """The names of the files of a folder, each with those of its tensors in the index; None without an index."""
+    for file_name in (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX, PICKLED, PICKLED + INDEX_SUFFIX):
+        path = os.path.join(folder, file_name)
         if os.path.isfile(path):
-            if name.endswith(INDEX_SUFFIX):
-                return _indexed(folder, path)
-            return {name: None}
+            if file_name.endswith(INDEX_SUFFIX):
+                return _indexed_files(folder, path)
+            return {file_name: None}
     raise DataError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}, whole or sharded", FOLDER_REMEDY)
 
 
-def _indexed(folder: str, path: str) -> dict[str, list[str] | None]:
-    table = read_json(path).get("weight_map")
-    if not isinstance(table, dict) or not table or not all(isinstance(name, str) for name in table.values()):
-        raise DataError(f"{path} has no valid weight_map", "download the checkpoint again")
-    files: dict[str, list[str] | None] = {}
-    for tensor, name in table.items():
-        if not is_plain(name):
-            raise DataError(f"{path} lists {repr(name)[:80]}, which is not a plain file name", pickles.SOURCE_REMEDY)
-        names = files.setdefault(name, [])
-        if names is not None:
-            names.append(tensor)
-    missing = [name for name in sorted(files) if not os.path.isfile(os.path.join(folder, name))]
+def _indexed_files(folder: str, index_path: str) -> dict[str, list[str] | None]:
+    """The names of the files in an index, each with those of its tensors. Raises DataError if a file is missing."""
+    weight_map: Any = read_json(index_path).get("weight_map")
+    if not _is_weight_map(weight_map):
+        raise DataError(f"{index_path} has no valid weight_map", "download the checkpoint again")
+    tensors_of: dict[str, list[str]] = {}
+    for tensor_name, file_name in weight_map.items():
+        if not is_plain(file_name):
+            shown = repr(file_name)[:MAX_NAME_LENGTH]
+            raise DataError(f"{index_path} lists {shown}, which is not a plain file name", pickles.SOURCE_REMEDY)
+        tensors_of.setdefault(file_name, []).append(tensor_name)
+    missing = [name for name in sorted(tensors_of) if not os.path.isfile(os.path.join(folder, name))]
     if missing:
-        names_text = ", ".join(missing[:4])
+        names = ", ".join(missing[:MAX_NAMED_SHARDS])
+        if len(missing) > MAX_NAMED_SHARDS:
+            names += ", ..."
         raise DataError(
-            f"{folder} lacks {len(missing)} of its {len(files)} shards: {names_text}",
-            "download the missing files",
+            f"{folder} lacks {len(missing)} of its {len(tensors_of)} shards: {names}", "download the missing files"
         )
-    return files
+    return dict(tensors_of)
+
+
+def _is_weight_map(weight_map: Any) -> bool:
+    """Whether the value is an index's table of file names by tensor, and not empty."""
+    if not isinstance(weight_map, dict) or not weight_map:
+        return False
+    return all(isinstance(file_name, str) for file_name in weight_map.values())
 
 
 def _read_files(folder: str, files: dict[str, list[str] | None]) -> Iterator[tuple[str, torch.Tensor]]:
-    for file in sorted(files):
-        path = os.path.join(folder, file)
-        names = files[file]
-        names_in_file = set()
-        for name, tensor in _tensors(path):
-            names_in_file.add(name)
-            if names is None or name in names:
-                yield name, tensor
-        missing = sorted(set(names or ()) - names_in_file)
-        if missing:
-            raise DataError(
-                f"{path} lacks {len(missing)} tensors listed in the index, such as {missing[0][:80]}",
-                "download it again",
-            )
+    for file_name, indexed in sorted(files.items()):
+        path = os.path.join(folder, file_name)
+        if indexed is None:
+            yield from _tensors(path)
+        else:
+            yield from _indexed_tensors(path, indexed)
+
+
+def _indexed_tensors(path: str, indexed: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a file that the index lists for it. Raises DataError at the end if one is missing."""
+    missing = set(indexed)
+    for tensor_name, tensor in _tensors(path):
+        if tensor_name in missing:
+            missing.remove(tensor_name)
+            yield tensor_name, tensor
+    if missing:
+        name = min(missing)[:MAX_NAME_LENGTH]
+        raise DataError(
+            f"{path} lacks {len(missing)} tensors listed in the index, such as {name}", "download it again"
+        )
 
 
 def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -99,29 +119,32 @@ def _safetensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
     except damaged as error:
         raise pickles.unreadable(path, error) from error
     with file:
-        for name in list(file.keys()):  # not a dict: it is not iterable
+        tensor_names = file.keys()  # safe_open cannot be iterated over
+        for tensor_name in tensor_names:
             try:
-                tensor = file.get_tensor(name)
+                tensor = file.get_tensor(tensor_name)
             except damaged as error:
                 raise pickles.unreadable(path, error) from error
-            yield name, tensor
+            yield tensor_name, tensor
 
 
 def load_into(
     model: torch.nn.Module, state: dict[str, torch.Tensor], folder: str, remedy: str, optional: tuple[str, ...] = ()
 ) -> None:
-    """Load the tensors of a checkpoint folder by the names of a model; others are ignored.
+    """Load the tensors of a checkpoint folder that have the name of one of the model's; ignore the rest.
 
-    Raises DataError for another shape, and for a missing tensor unless its name begins with one of `optional`.
+    Raises DataError for a tensor of another shape, and for a missing one unless its name begins with one of
+    `optional`: then the model keeps its own.
     """
-    wanted = model.state_dict()
-    for name, tensor in wanted.items():
-        if name in state and state[name].shape != tensor.shape:
-            shape, wanted_shape = tuple(state[name].shape), tuple(tensor.shape)
-            raise DataError(f"{folder}: {name} has the shape {shape}, not {wanted_shape}", remedy)
+    model_tensors = model.state_dict()
+    for name, model_tensor in model_tensors.items():
+        if name in state and state[name].shape != model_tensor.shape:
+            shape = tuple(state[name].shape)
+            model_shape = tuple(model_tensor.shape)
+            raise DataError(f"{folder}: {name} has the shape {shape}, not {model_shape}", remedy)
         if name not in state and not name.startswith(optional):
             raise DataError(f"{folder} has no tensor {name}", remedy)
-    model.load_state_dict({name: state.get(name, tensor) for name, tensor in wanted.items()})
+    model.load_state_dict({name: state.get(name, model_tensor) for name, model_tensor in model_tensors.items()})
 
 
 def read_config(folder: str) -> dict[str, Any]:

@@ -216,7 +216,7 @@ def load_checkpoint(model: DistilBertClassifier, folder: str, section: dict[str,
                 f"{folder}/config.json has {config_key} = {config[config_key]}, but this preset has {section[key]}",
                 f"use a checkpoint of {section['name']}",
             )
-    state = dict(checkpoints.shards(folder))
+    state = dict(checkpoints.iter_tensors(folder))
     if not any(name.startswith("distilbert.") for name in state):
         state = {"distilbert." + name: tensor for name, tensor in state.items()}
     remedy, head = f"use a complete checkpoint of {section['name']}", ("pre_classifier.", "classifier.")

@@ -16,9 +16,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 BETAS = (0.9, 0.999)
+"""AdamW's betas, as published."""
 EPSILON = 1e-8
-# Keeps the clipping coefficient finite for a zero gradient.
+"""AdamW's epsilon, as published."""
 CLIP_EPSILON = 1e-6
+"""Keeps the clipping coefficient finite for a zero gradient."""
 
 
 class LossScaler:
@@ -35,20 +37,21 @@ class LossScaler:
         self.window = window
         self.hysteresis = hysteresis
         self.minimum = float(minimum)
-        self._left = hysteresis
+        self._tolerance = hysteresis
+        """The scale is halved by an overflow when this is 1; an earlier overflow lowers it by one instead."""
         self._steps = 0
-        self._last_overflow = -1
+        self._last_overflow_step = -1
 
     def update(self, overflow: bool) -> None:
         """Adjust the scale after a step."""
         if overflow:
-            if self._left > 1:
-                self._left -= 1
+            if self._tolerance > 1:
+                self._tolerance -= 1
             else:
                 self.scale = max(self.scale / self.FACTOR, self.minimum)
-            self._last_overflow = self._steps
-        elif (self._steps - self._last_overflow) % self.window == 0:
-            self._left = self.hysteresis
+            self._last_overflow_step = self._steps
+        elif (self._steps - self._last_overflow_step) % self.window == 0:
+            self._tolerance = self.hysteresis
             self.scale *= self.FACTOR
         self._steps += 1
 
@@ -56,41 +59,50 @@ class LossScaler:
 class Schedule:
     """The learning rate of each update: linear from zero to `peak`, then linear to `floor` times it.
 
-    `total` updates, of which the fraction `warmup` is warm-up. The first update has the rate zero, as published.
-    Skipped updates do not count.
+    It has `total_updates`, of which the fraction `warmup_share` is warm-up. The first update has the rate zero, as
+    published. Skipped updates do not count.
     """
 
-    def __init__(self, peak: float, total: int, warmup: float, floor: float) -> None:
+    def __init__(self, peak: float, total_updates: int, warmup_share: float, floor: float) -> None:
         self.peak = peak
-        self.warmup = warmup * total
-        self.decay = total - self.warmup
+        self.warmup_updates = warmup_share * total_updates
+        self.decay_updates = total_updates - self.warmup_updates
         self.floor = floor
 
     def rate(self, update: int) -> float:
         """The learning rate of update number `update`, counted from 0."""
-        if self.warmup > 0 and update <= self.warmup:
-            return self.peak * update / self.warmup
-        return self.peak - self.peak * (1 - self.floor) * min(1.0, (update - self.warmup) / self.decay)
+        if self.warmup_updates > 0 and update <= self.warmup_updates:
+            return self.peak * update / self.warmup_updates
+        decayed = min(1.0, (update - self.warmup_updates) / self.decay_updates)
+        return self.peak - self.peak * (1 - self.floor) * decayed
 
     def describe(self) -> str:
         """The value of a claim's `schedule` condition."""
-        warmup, decay = round(self.warmup, 6), round(self.decay, 6)
+        warmup = round(self.warmup_updates, 6)
+        decay = round(self.decay_updates, 6)
         return f"linear warm-up {warmup:g} steps, then linear to {self.floor:g} over {decay:g} steps"
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups with and without weight decay. Biases are exempt; gains of layer norms are not, since the
-    publisher's rule does not recognise apex's layer norm."""
-    named = list(module.named_parameters())
-    return [
-        {"params": [p for name, p in named if not name.endswith("bias")], "weight_decay": weight_decay},
-        {"params": [p for name, p in named if name.endswith("bias")], "weight_decay": 0.0},
-    ]
+    """Parameter groups with and without weight decay, in this order.
+
+    Biases are exempt. Gains of layer norms are not, since the publisher's rule does not recognise apex's layer norm.
+    """
+    biases: list[Tensor] = []
+    decayed: list[Tensor] = []
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):
+            biases.append(parameter)
+        else:
+            decayed.append(parameter)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": biases, "weight_decay": 0.0}]
 
 
 def adamw(groups: list[dict[str, Any]], rate: float) -> tuple[torch.optim.Optimizer, str]:
-    """AdamW for the groups, and the name of the implementation: on a device apex's if it can be imported, as
-    published; else torch's, fused if available."""
+    """AdamW for the groups, and the name of its implementation.
+
+    On a device it is apex's if that can be imported, as published; otherwise torch's, fused if available.
+    """
     devices: set[str] = set()
     for group in groups:
         devices.update(parameter.device.type for parameter in group["params"])
@@ -112,9 +124,12 @@ def has_overflowed(tensor: Tensor) -> bool:
 
 
 def any_overflow(gradients: Iterable[Tensor], device: torch.device) -> bool:
-    """Whether any rank has an overflow. Synchronises for each tensor up to the first overflow, and once for the
-    ranks."""
-    flag = torch.tensor([any(has_overflowed(gradient) for gradient in gradients)], dtype=torch.uint8, device=device)
+    """Whether any rank has an overflow.
+
+    Synchronises for each tensor up to the first overflow, and once for the result of all ranks.
+    """
+    overflow = any(has_overflowed(gradient) for gradient in gradients)
+    flag = torch.tensor([overflow], dtype=torch.uint8, device=device)
     if dist.is_available() and dist.is_initialized():
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
     return bool(flag[0].item())
@@ -123,11 +138,14 @@ def any_overflow(gradients: Iterable[Tensor], device: torch.device) -> bool:
 def clip(parameters: list[Tensor], limit: float) -> float:
     """Scale gradients down to a global norm of `limit`. Returns the norm before.
 
-    Synchronises for each tensor's norm, and once more for the sum of squares, which is copied to the device and back.
+    Synchronises for each tensor's norm, and once more for the sum of squares.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     squared = sum(float(gradient.norm(2)) ** 2 for gradient in gradients)
-    norm = math.sqrt(torch.tensor([squared], dtype=torch.float32, device=parameters[0].device)[0].item())
+    # The sum is copied to the device and back, as the publisher does: this rounds it to fp32, and the synchronisation
+    # is part of the published step time.
+    squared_on_device = torch.tensor([squared], dtype=torch.float32, device=parameters[0].device)
+    norm = math.sqrt(squared_on_device[0].item())
     coefficient = limit / (norm + CLIP_EPSILON)
     if coefficient < 1:
         for gradient in gradients:
@@ -135,7 +153,7 @@ def clip(parameters: list[Tensor], limit: float) -> float:
     return norm
 
 
-def zero(parameters: Iterable[Tensor]) -> None:
+def overwrite_gradients(parameters: Iterable[Tensor]) -> None:
     """Overwrite existing gradients with zeros."""
     for parameter in parameters:
         if parameter.grad is not None:
@@ -152,9 +170,11 @@ class Optimizer:
         self.updates = 0
         self.skipped = 0
         self.parameters: list[Tensor] = list(module.parameters())
-        self.adamw, self.kernel = adamw(self._groups(parameter_groups(module, weight_decay)), schedule.rate(0))
+        groups = self._groups_to_update(parameter_groups(module, weight_decay))
+        self.adamw, self.implementation = adamw(groups, schedule.rate(0))
 
-    def _groups(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _groups_to_update(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The groups that AdamW updates: of a module's `groups`, the same."""
         return groups
 
     def backward(self, loss: Tensor) -> None:
@@ -166,18 +186,24 @@ class Optimizer:
         torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         self.adamw.step()
         self._advance()
-        self.zero()
+        self.clear_gradients()
         return True
 
-    def zero(self) -> None:
+    def clear_gradients(self) -> None:
         """Zero or release the gradients, as the optimizer does by default."""
         self.adamw.zero_grad()
 
     def facts(self) -> dict[str, Any]:
         """Facts about the updates for the record."""
-        return {"adamw": self.kernel, "updates": self.updates, "skipped_steps": self.skipped, "loss_scale": None}
+        return {
+            "adamw": self.implementation,
+            "updates": self.updates,
+            "skipped_steps": self.skipped,
+            "loss_scale": None,
+        }
 
     def _advance(self) -> None:
+        """Count an update and set the learning rate of the next one."""
         self.updates += 1
         for group in self.adamw.param_groups:
             group["lr"] = self.schedule.rate(self.updates)
@@ -190,26 +216,29 @@ class MasterOptimizer(Optimizer):
         self, module: nn.Module, schedule: Schedule, weight_decay: float, clip_norm: float, scaler: LossScaler
     ) -> None:
         self.scaler = scaler
+        # Set before the base class's __init__, which calls _groups_to_update, which fills it.
         self.pairs: list[tuple[nn.Parameter, Tensor]] = []
+        """Each parameter with its master copy."""
         super().__init__(module, schedule, weight_decay, clip_norm)
 
-    def _groups(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The groups with an fp32 master copy of each parameter."""
-        mastered = []
+    def _groups_to_update(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The groups with an fp32 master copy in place of each parameter."""
+        master_groups = []
         for group in groups:
-            masters = [p.detach().clone().float().requires_grad_() for p in group["params"]]
+            masters = [parameter.detach().clone().float().requires_grad_() for parameter in group["params"]]
             self.pairs.extend(zip(group["params"], masters))
-            mastered.append(dict(group, params=masters))
-        return mastered
+            master_groups.append(dict(group, params=masters))
+        return master_groups
 
     def backward(self, loss: Tensor) -> None:
         (loss.float() * self.scaler.scale).backward()
 
     def update(self) -> bool:
-        gradients = (p.grad for p, _ in self.pairs if p.grad is not None)
-        overflow = any_overflow(gradients, self.pairs[0][0].device)
+        gradients = (parameter.grad for parameter, _ in self.pairs if parameter.grad is not None)
+        first_parameter, _ = self.pairs[0]
+        overflow = any_overflow(gradients, first_parameter.device)
         if not overflow:
-            self._gather()
+            self._copy_gradients_to_masters()
             clip([master for _, master in self.pairs], self.clip_norm)
         self.scaler.update(overflow)
         if overflow:
@@ -220,11 +249,11 @@ class MasterOptimizer(Optimizer):
                 for parameter, master in self.pairs:
                     parameter.copy_(master)
             self._advance()
-        self.zero()
+        self.clear_gradients()
         return not overflow
 
-    def _gather(self) -> None:
-        """Copy the unscaled gradients to the master copies, in fp32."""
+    def _copy_gradients_to_masters(self) -> None:
+        """Copy this rank's unscaled gradients to its master copies, in fp32."""
         for parameter, master in self.pairs:
             if parameter.grad is None:
                 master.grad = None
@@ -237,11 +266,11 @@ class MasterOptimizer(Optimizer):
                 if master.grad is not None:
                     master.grad.mul_(1.0 / self.scaler.scale)
 
-    def zero(self) -> None:
+    def clear_gradients(self) -> None:
         """Overwrite the gradients of master copies and parameters with zeros; none is released."""
         for group in self.adamw.param_groups:
-            zero(group["params"])
-        zero(self.parameters)
+            overwrite_gradients(group["params"])
+        overwrite_gradients(self.parameters)
 
     def facts(self) -> dict[str, Any]:
         return dict(super().facts(), loss_scale=self.scaler.scale)

@@ -294,7 +294,7 @@ def load_checkpoint(model: GlmForCloze, folder: str) -> str:
 
     place = prepared_folder.open_folder(folder, "glm", "weights", (WEIGHTS_FORMAT,))
     remedy = "prepare the complete checkpoint of this preset's model"
-    weights.load_into(model, dict(weights.shards(place.folder)), folder, remedy)
+    weights.load_into(model, dict(weights.iter_tensors(place.folder)), folder, remedy)
     return place.digest
 
 

@@ -69,7 +69,7 @@ def convert(
     """
     check_config(source, weights.read_config(source), section, model_types)
     files = weights.shard_files(source)
-    tensors = ((name, t) for name, t in weights.shards(source) if not name.endswith(".rotary_emb.inv_freq"))
+    tensors = ((name, t) for name, t in weights.iter_tensors(source) if not name.endswith(".rotary_emb.inv_freq"))
     write(source, tensors, section, [os.path.getsize(path) for path in files], writer, report)
     for path in [os.path.join(source, "config.json")] + files:
         writer.source(path)

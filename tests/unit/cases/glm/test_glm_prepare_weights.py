@@ -64,7 +64,7 @@ def test_the_published_size() -> None:
 def test_tensors_are_written_as_they_are_stored(tmp_path: Path, place: str) -> None:
     write(tmp_path, state(), place + prepare.CHECKPOINT)
     folder = convert(tmp_path, tmp_path / "out")
-    read = dict(checkpoints.shards(folder))
+    read = dict(checkpoints.iter_tensors(folder))
     assert set(read) == set(state())
     modes = {stat.S_IMODE((Path(folder) / name).stat().st_mode) for name in ("model.safetensors", "prepared.json")}
     assert len(modes) == 1, "who may read the one may read the other"
@@ -82,13 +82,13 @@ def test_tensors_of_one_storage_are_taken_apart(tmp_path: Path) -> None:
     for name, at in (("transformer.final_layernorm.weight", 0), ("transformer.final_layernorm.bias", 8)):
         tensors[name] = flat[at : at + 8]
     folder = convert(write(tmp_path, tensors), tmp_path / "out")
-    assert torch.equal(dict(checkpoints.shards(folder))["transformer.final_layernorm.bias"], flat[8:16])
+    assert torch.equal(dict(checkpoints.iter_tensors(folder))["transformer.final_layernorm.bias"], flat[8:16])
 
 
 @CURRENT_TORCH
 def test_other_tensors_are_left_out_and_named(tmp_path: Path) -> None:
     folder = convert(write(tmp_path, {**state(), "mlm_head.weight": torch.zeros(2)}), tmp_path / "out")
-    assert "mlm_head.weight" not in dict(checkpoints.shards(folder))
+    assert "mlm_head.weight" not in dict(checkpoints.iter_tensors(folder))
     assert prepared_folder.open_folder(folder, "glm", "weights").facts["left_out"] == ["mlm_head.weight"]
 
 

@@ -24,7 +24,7 @@ def some(*names: str) -> dict[str, torch.Tensor]:
 
 
 def drained(folder: Path) -> dict[str, torch.Tensor]:
-    return dict(weights.shards(str(folder)))
+    return dict(weights.iter_tensors(str(folder)))
 
 
 @KINDS
@@ -32,7 +32,7 @@ def test_the_first_tensors_come_before_the_last_file_is_opened(tmp_path: Path, k
     folder = sharded(tmp_path, kind, [some("a"), some("b")])
     last = weights.shard_files(str(folder))[-1]
     Path(last).write_bytes(b"damaged")
-    found = weights.shards(str(folder))
+    found = weights.iter_tensors(str(folder))
     assert next(found)[0] == "a"
     assert Path(last).name in refusal(next, found)
 
@@ -55,13 +55,13 @@ def test_an_index_that_makes_no_sense_is_refused(tmp_path: Path, content: str, n
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(content)
     with refuses(DataError, path, named):
-        weights.shards(str(tmp_path))
+        weights.iter_tensors(str(tmp_path))
 
 
 def test_a_folder_without_a_checkpoint_is_said(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
         with refuses(DataError, folder, "model.safetensors", "pytorch_model.bin"):
-            weights.shards(str(folder))
+            weights.iter_tensors(str(folder))
 
 
 def test_cut_safetensors_are_refused(tmp_path: Path) -> None:
