@@ -23,8 +23,8 @@ class LocalRanks:
         self._node = node
         self._world = world
         self._pids: dict[int, int] = {}
-        self._seen: set[int] = set()
-        self._lost: int | None = None
+        self._started: set[int] = set()
+        """The ranks of which a heartbeat was read."""
 
     def progress(self) -> list[Heartbeat | None]:
         """The heartbeat of each rank; None for a rank that has not started."""
@@ -34,23 +34,30 @@ class LocalRanks:
         """All facts of a kind, in rank order."""
         facts = []
         for reader in self._readers:
-            facts += [fact for fact in reader.facts() if fact["kind"] == kind]
+            facts += _facts_of_kind(reader, kind)
         return facts
 
     def phase(self) -> str:
         """The phase of the slowest rank."""
-        states = self.progress()
-        if any(state is None for state in states):
-            return "launch"
-        return min((state for state in states if state), key=lambda state: state.beat).phase
+        heartbeats: list[Heartbeat] = []
+        for heartbeat in self.progress():
+            if heartbeat is None:
+                return "launch"
+            heartbeats.append(heartbeat)
+        return min(heartbeats, key=lambda heartbeat: heartbeat.beat).phase
 
     def steps(self) -> dict[int, int]:
         """Steps done, by rank."""
-        return {reader.rank: state.steps for reader, state in zip(self._readers, self.progress()) if state}
+        steps = {}
+        for reader, heartbeat in zip(self._readers, self.progress()):
+            if heartbeat is not None:
+                steps[reader.rank] = heartbeat.steps
+        return steps
 
     def stopped(self) -> dict[int, int]:
         """Process ids of the ranks that are stopped (SIGSTOP), frozen or blocked in the kernel, by rank."""
         pids = {fact["rank"]: fact["pid"] for fact in self.facts("process")}
+        # The states of proc(5): T stopped by a signal, t by a debugger, D in an uninterruptible wait.
         return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t", "D")}
 
     def all_reported(self) -> bool:
@@ -59,76 +66,106 @@ class LocalRanks:
             return False
         if self._node > 0:
             return True
-        reported = [fact["ranks"] for fact in self._readers[0].facts() if fact["kind"] == "done"]
-        return reported == [list(range(self._world))]
+        # Rank 0 lists all ranks of the job in one fact, after every rank has told it that it is done.
+        done = _facts_of_kind(self._readers[0], "done")
+        if len(done) != 1:
+            return False
+        return done[0]["ranks"] == list(range(self._world))
 
-    def find_removed(self, states: Sequence[Heartbeat | None]) -> int | None:
-        """A rank whose spool was removed or emptied since an earlier call, else None; `states`: its `progress`.
+    def find_removed(self, heartbeats: Sequence[Heartbeat | None]) -> int | None:
+        """A rank whose spool was removed or emptied since an earlier call; None if there is none.
 
-        The whole folder may be removed before the first step of a rank is seen.
+        The whole folder may be removed before the first heartbeat of a rank is read.
+
+        Args:
+            heartbeats: what `progress` returned.
         """
         if not os.path.isdir(self._folder):
             return self._readers[0].rank
         removed = None
-        for reader, state in zip(self._readers, states):
-            if state is not None:
-                self._seen.add(reader.rank)
-            elif reader.rank in self._seen and removed is None:
+        for reader, heartbeat in zip(self._readers, heartbeats):
+            if heartbeat is not None:
+                self._started.add(reader.rank)
+            elif reader.rank in self._started and removed is None:
                 removed = reader.rank
         return removed
 
     def find_incomplete(self) -> int | None:
-        """A rank that lacks facts although the run is done: its file was emptied meanwhile. On node 0 of any node."""
-        ranks = range(self._world) if self._node == 0 else [reader.rank for reader in self._readers]
+        """A rank that lacks facts although the run is done: its file was emptied meanwhile. None if there is none.
+
+        Node 0 checks the ranks of all nodes.
+        """
+        ranks: Sequence[int] = [reader.rank for reader in self._readers]
+        if self._node == 0:
+            ranks = range(self._world)
         for rank in ranks:
             kinds = {fact["kind"] for fact in SpoolReader(self._folder, rank).facts()}
             if not kinds >= REQUIRED:
                 return rank
         return None
 
-    def find_lost(self, states: Sequence[Heartbeat | None]) -> int | None:
-        """A rank that ended before it finished; else None. `states`: its `progress`."""
-        self._lost = None
-        for reader, state in zip(self._readers, states):
-            if self._is_lost(reader, state):
-                self._lost = reader.rank
-                break
-        return self._lost
+    def find_lost(self, heartbeats: Sequence[Heartbeat | None]) -> int | None:
+        """A rank that ended before it finished; None if there is none.
 
-    def _is_lost(self, reader: SpoolReader, state: Heartbeat | None) -> bool:
-        if is_done(state):
+        Args:
+            heartbeats: what `progress` returned.
+        """
+        for reader, heartbeat in zip(self._readers, heartbeats):
+            if self._is_lost(reader, heartbeat):
+                return reader.rank
+        return None
+
+    def _is_lost(self, reader: SpoolReader, heartbeat: Heartbeat | None) -> bool:
+        if is_done(heartbeat):
             return False
         if reader.exit() is not None:
             return True
-        if state is not None and reader.rank not in self._pids:
-            self._pids.update((fact["rank"], fact["pid"]) for fact in reader.facts() if fact["kind"] == "process")
+        if heartbeat is not None and reader.rank not in self._pids:
+            for fact in _facts_of_kind(reader, "process"):
+                self._pids[fact["rank"]] = fact["pid"]
         pid = self._pids.get(reader.rank)
         return pid is not None and processes.state(pid) in (None, "Z")
 
-    def ends(self, report: Mapping[str, Any]) -> list[RankEnd]:
-        """How ranks ended before they finished, as reported by their guards, else by the launcher's `report`."""
+    def ends(self, report: Mapping[str, Any], lost: int | None) -> list[RankEnd]:
+        """How ranks ended before they finished.
+
+        Args:
+            report: the launcher's, which says how a rank ended whose guard could not.
+            lost: the rank that `find_lost` returned last. If neither its guard nor the launcher reports how it ended,
+                it has just ended, with an unknown exit code.
+        """
         ends: list[RankEnd] = []
-        reported = {failure["rank"]: failure for failure in report.get("failures", [])}
-        for reader, state in zip(self._readers, self.progress()):
-            if is_done(state):
+        failures = {failure["rank"]: failure for failure in report.get("failures", [])}
+        for reader, heartbeat in zip(self._readers, self.progress()):
+            if is_done(heartbeat):
                 continue
-            rank, status = reader.rank, reader.exit()
+            rank = reader.rank
+            status = reader.exit()
             code: int | None
             if status is not None:
-                code, end_time = status.code, status.time
-            elif rank in reported:
-                code, end_time = reported[rank]["exit_code"], reported[rank]["time"]
-            elif rank == self._lost:
-                code, end_time = None, time.time()
+                code = status.code
+                end_time = status.time
+            elif rank in failures:
+                code = failures[rank]["exit_code"]
+                end_time = failures[rank]["time"]
+            elif rank == lost:
+                code = None
+                end_time = time.time()
             else:
                 continue
-            phase, steps = "init", 0
-            if state is not None:
-                phase, steps = state.phase, state.steps
+            phase = "init"
+            steps = 0
+            if heartbeat is not None:
+                phase = heartbeat.phase
+                steps = heartbeat.steps
             ends.append(RankEnd(rank, self._node, code, end_time, phase, steps))
         return ends
 
 
-def is_done(state: Heartbeat | None) -> bool:
+def is_done(heartbeat: Heartbeat | None) -> bool:
     """Whether a rank has finished its work."""
-    return state is not None and state.phase == "done"
+    return heartbeat is not None and heartbeat.phase == "done"
+
+
+def _facts_of_kind(reader: SpoolReader, kind: str) -> list[dict[str, Any]]:
+    return [fact for fact in reader.facts() if fact["kind"] == kind]

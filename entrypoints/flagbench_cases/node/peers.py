@@ -17,21 +17,26 @@ from flagbench_cases.shared.interruption import Interruption
 from flagbench_core.exit_codes import OF_A_RUN, ExitCode
 
 BEAT_SECONDS = 1.0
-# Seconds of silence after which a node's parent, or its network, is considered stopped.
+"""Seconds between two heartbeats of a node."""
 SILENT_SECONDS = 5.0
-# Nodes of a job may receive a request to stop this many seconds apart. An interrupted node waits slightly longer for
-# node 0, so that consequences of its exit in a cluster come later.
+"""Seconds of silence, five heartbeats, after which a node's parent or its network is considered stopped."""
 NODE_SKEW_SECONDS = 1.0
-# How long to wait for another node to report the cause of a secondary failure.
-CAUSE_SECONDS = 6.0
-# The same on node 0.
+"""A request to stop a job is assumed to reach all of its nodes within this many seconds."""
+INTERRUPTED_STAY = 1.5
+"""A node that was interrupted exits after this many times NODE_SKEW_SECONDS at the earliest. In a cluster its exit
+may stop node 0 too, and by then node 0 must have decided whether the whole job was stopped or this node alone."""
 CAUSE_SECONDS_NODE_0 = 4.0
-# How long the other side may take to read an outcome, seconds.
+"""How long node 0 waits for another node to report the cause of a secondary failure. A live parent reports a failure
+within a tenth of a second of the end of its agent; the rest allows for agents that end at different times."""
+CAUSE_SECONDS = 6.0
+"""How long another node waits for it: longer, since its report comes from node 0, which may itself have waited."""
 READ_SECONDS = 2.0
-# How long a failed node waits for node 0, which writes the record, to exit first: a cluster deletes the other pods of
-# a job, with their logs, as soon as one has failed.
-FIRST_SECONDS = 15.0
-MAX_TEXT = 4000
+"""How long the other side may take to read an outcome."""
+NODE_0_EXIT_SECONDS = 15.0
+"""How long a failed node waits for node 0 to exit first: node 0 may wait CAUSE_SECONDS_NODE_0 and then writes the
+record, and a cluster deletes the other pods of a job, with their logs, as soon as one has failed."""
+MAX_TEXT_LENGTH = 4000
+"""Most characters of a received text that are kept."""
 GONE_REMEDY = "check that node's log and kernel log: it was killed, or the machine or its network is down"
 
 
@@ -65,21 +70,26 @@ def parse_report(message: Mapping[str, Any]) -> NodeReport | None:
     end = message.get("end")
     if not isinstance(end, dict) or end.get("state") not in ("ok", "failed", "interrupted"):
         return None
-    node, code = end.get("node"), end.get("exit_code")
-    if not (node is None or isinstance(node, int)) or code not in list(OF_A_RUN):
+    node = end.get("node")
+    code = end.get("exit_code")
+    if node is not None and not isinstance(node, int):
         return None
-    text = {key: printable(str(end.get(key) or ""))[:MAX_TEXT] for key in ("host", "phase", "reason", "remedy")}
-    outcome = Outcome(end["state"], text["phase"] or "launch", text["reason"], text["remedy"], int(code))
-    return NodeReport(node, text["host"], outcome)
+    if code not in list(OF_A_RUN):
+        return None
+    texts = {}
+    for key in ("host", "phase", "reason", "remedy"):
+        texts[key] = printable(str(end.get(key) or ""))[:MAX_TEXT_LENGTH]
+    outcome = Outcome(end["state"], texts["phase"] or "launch", texts["reason"], texts["remedy"], int(code))
+    return NodeReport(node, texts["host"], outcome)
 
 
 class Peers:
-    """The connected nodes: on node 0 all others, elsewhere node 0."""
+    """The nodes that this one is connected to: node 0 to every node, each of them to node 0."""
 
     def __init__(
         self,
         node: int,
-        lines: dict[int, Connection],
+        connections: dict[int, Connection],
         hosts: dict[int, str],
         port: int,
         run_id: str,
@@ -92,22 +102,23 @@ class Peers:
         self.record_id = record_id
         self.hosts = hosts
         self.listener: socket.socket | None = None
-        self._connections = lines
+        self._connections = connections
         self._reports: dict[int, NodeReport] = {}
-        self._disconnected: dict[int, float] = {}
+        self._disconnected: list[int] = []
+        """The nodes whose connection closed without a report, in this order."""
         self._states: dict[int, dict[str, Any]] = {}
-        self._beaten = 0.0
+        self._last_beat = 0.0
+        """When this node last sent a heartbeat, by time.monotonic()."""
         self._reported = False
         self._stay_until = 0.0
         self._close_seconds = READ_SECONDS
-        self._reasons: set[str | None] = set()
 
     # -- state of the other nodes ----------------------------------------------------------------------------
 
     def poll(self, state: Callable[[], dict[str, Any]] | None = None) -> None:
         """Process received messages; once a second, send a heartbeat with this node's `state`."""
         clock = time.monotonic()
-        beat = clock - self._beaten >= BEAT_SECONDS and not self._reported
+        is_beat_due = clock - self._last_beat >= BEAT_SECONDS and not self._reported
         for node, connection in self._connections.items():
             if connection.closed:
                 continue
@@ -115,14 +126,16 @@ class Peers:
                 self.handle(node, message)
             if connection.closed:  # by the other side; this side stays open, see `close`
                 if node not in self._reports:
-                    self._disconnected.setdefault(node, clock)
-            elif beat:
-                values = state() if state is not None else {}
+                    self._disconnected.append(node)
+            elif is_beat_due:
+                values: dict[str, Any] = {}
+                if state is not None:
+                    values = state()
                 connection.send({"beat": values})
             else:
                 connection.flush()
-        if beat:
-            self._beaten = clock
+        if is_beat_due:
+            self._last_beat = clock
         self._refuse_latecomers()
 
     def handle(self, node: int, message: dict[str, Any]) -> None:
@@ -166,45 +179,56 @@ class Peers:
 
     # -- consequences for this node --------------------------------------------------------------------------
 
-    def failure(self, phase: str) -> Outcome | None:
+    def find_failure(self, phase: str) -> Outcome | None:
         """The outcome caused by another node; None while no node has failed or disconnected."""
-        outcome = self._find_failure(phase)
-        if outcome is not None:
-            self._reasons.add(outcome.reason)
-        return outcome
-
-    def _find_failure(self, phase: str) -> Outcome | None:
         for report in self._reports.values():
             if report.outcome.state == "ok":
                 continue
             outcome = report.outcome_with_node()
             if outcome.state == "interrupted" and self.node == 0:
-                # Stopping a job stops all nodes. If only one node was stopped, the others treat it as failed.
+                # A request to stop a job reaches node 0 too. A node that was stopped alone has failed.
                 return outcome._replace(state="failed", exit_code=int(ExitCode.RANK_FAILED), remedy=GONE_REMEDY)
             return outcome
-        for node in self._disconnected:
-            reason = f"lost {self.node_name(node)}: its connection closed without a report"
+        if self._disconnected:
+            reason = self._lost_reason(self._disconnected[0])
             return Outcome("failed", phase, reason, GONE_REMEDY, int(ExitCode.RANK_FAILED))
         return None
+
+    def _lost_reason(self, node: int) -> str:
+        return f"lost {self.node_name(node)}: its connection closed without a report"
+
+    def _is_from_another_node(self, outcome: Outcome) -> bool:
+        """Whether the reason of an outcome is another node's failure: it already names that node."""
+        reasons: set[str | None] = {self._lost_reason(node) for node in self._disconnected}
+        for report in self._reports.values():
+            if report.outcome.state != "ok":
+                reasons.add(report.outcome_with_node().reason)
+        return outcome.reason in reasons
 
     def interrupted(self) -> bool:
         """Whether another node has reported that it was interrupted."""
         return any(report.outcome.state == "interrupted" for report in self._reports.values())
 
     def wait_for_failure(self, phase: str, seconds: float | None = None) -> Outcome | None:
-        """Like `failure`, but wait for it: what this node noticed may be a consequence of another node's failure."""
+        """What `find_failure` returns, as soon as it returns an outcome.
+
+        A failure that this node noticed may be a consequence of another node's. Waits at most `seconds`, by default
+        CAUSE_SECONDS or CAUSE_SECONDS_NODE_0.
+        """
         if seconds is None:
-            seconds = CAUSE_SECONDS_NODE_0 if self.node == 0 else CAUSE_SECONDS
+            seconds = CAUSE_SECONDS
+            if self.node == 0:
+                seconds = CAUSE_SECONDS_NODE_0
         deadline = time.monotonic() + seconds
         while True:
             self.poll()
-            outcome = self.failure(phase)
+            outcome = self.find_failure(phase)
             if outcome is not None or not self._open() or time.monotonic() >= deadline:
                 return outcome
             wait(self._open(), 0.05)
 
-    def also_interrupted(self, interruption: Interruption) -> bool:
-        """Whether this node was interrupted at about the same time as another one."""
+    def wait_for_interruption(self, interruption: Interruption) -> bool:
+        """Wait NODE_SKEW_SECONDS for this node to be interrupted, as another one was. Returns whether it was."""
         deadline = time.monotonic() + NODE_SKEW_SECONDS
         while not interruption and time.monotonic() < deadline:
             self.poll()
@@ -219,12 +243,12 @@ class Peers:
             return
         self._reported = True
         if outcome.state == "interrupted" and self.node > 0:
-            self._stay_until = time.monotonic() + 1.5 * NODE_SKEW_SECONDS
+            self._stay_until = time.monotonic() + INTERRUPTED_STAY * NODE_SKEW_SECONDS
         if outcome.state == "failed" and self.node > 0:
-            self._close_seconds = FIRST_SECONDS
-        # The reason of an outcome from another node already names that node.
-        names_node = outcome.reason in self._reasons
-        node = None if names_node else self.node
+            self._close_seconds = NODE_0_EXIT_SECONDS
+        node: int | None = self.node
+        if self._is_from_another_node(outcome):
+            node = None
         report = NodeReport(node, self.hosts.get(self.node, ""), outcome)
         for connection in self._connections.values():
             if not connection.closed:
@@ -235,10 +259,12 @@ class Peers:
     def close(self, seconds: float | None = None) -> None:
         """Wait until the outcome has been read, up to a limit, and close the connections.
 
-        Node 0 keeps its side open until its process ends, so that a failed node sees when that is. With `seconds`,
-        wait at most that long and keep nothing open.
+        Node 0 keeps its side open until its process ends: this tells a failed node, which waits for it, when that is.
+        With `seconds`, wait at most that long and keep nothing open.
         """
-        limit = self._close_seconds if seconds is None else seconds
+        limit = self._close_seconds
+        if seconds is not None:
+            limit = seconds
         deadline = time.monotonic() + limit
         while (self._open() and time.monotonic() < deadline) or time.monotonic() < self._stay_until:
             wait(self._open(), 0.05)

@@ -117,6 +117,8 @@ class Run:
         self.own_ranks = range(node * gpus, (node + 1) * gpus)
         """The ranks of this node."""
         self.ranks = LocalRanks(self.folder, self.own_ranks, node, config["nodes"] * gpus)
+        self._lost: int | None = None
+        """A rank of this node that ended before it finished, as of the last look."""
         self.interruption = interruption
         self.peers = peers.no_peers()
         self._refused_forks = 0
@@ -177,7 +179,7 @@ class Run:
     def evidence(self) -> Evidence:
         """The evidence that the run left."""
         evidence = read_spool(self.folder, self.config["nodes"] * self.config["gpus"])
-        exits = {end.rank: end.code for end in self.ranks.ends(self._report())}
+        exits = {end.rank: end.code for end in self.ranks.ends(self._report(), self._lost)}
         summary = summarise(self._telemetry, self._training_span(evidence), self._window_stretches(evidence))
         reason = None
         if not summary:
@@ -306,8 +308,8 @@ class Run:
                 beats, moved = current, clock
             if clock - moved > self._silence_limit(states):
                 return self._hang_outcome(clock - moved)
-            is_lost = self.ranks.find_lost(states) is not None
-            if lost.seconds(is_lost, clock) > LOST_SECONDS:
+            self._lost = self.ranks.find_lost(states)
+            if lost.seconds(self._lost is not None, clock) > LOST_SECONDS:
                 return None
             done_seconds = done.seconds(all(map(is_done, states)), clock)
             if done_seconds > DONE_SECONDS:
@@ -347,8 +349,10 @@ class Run:
     def _failed_elsewhere(self) -> Outcome | None:
         """The outcome caused by another node; None while no node has failed."""
         self.peers.poll(self._state)
-        outcome = self.peers.failure(self.ranks.phase())
-        if outcome is not None and self.peers.interrupted() and self.peers.also_interrupted(self.interruption):
+        outcome = self.peers.find_failure(self.ranks.phase())
+        if outcome is None:
+            return None
+        if self.peers.interrupted() and self.peers.wait_for_interruption(self.interruption):
             return self._interrupted()
         return outcome
 
@@ -406,7 +410,8 @@ class Run:
         """Why the agent ended, or had to be stopped."""
         kills = processes.oom_kills()
         report = self._report()
-        failures, ends = self.ranks.facts("failure"), self.ranks.ends(report)
+        failures = self.ranks.facts("failure")
+        ends = self.ranks.ends(report, self._lost)
         outcome = outcome_of(
             report,
             failures,

@@ -277,7 +277,7 @@ def test_a_node_that_comes_late_is_told(pair: list[Peers], node: Node) -> None:
             over.set()
 
     assert together(run, late)[1].code == ExitCode.USAGE
-    assert pair[0].failure("train") is None, "the run continues"
+    assert pair[0].find_failure("train") is None, "the run continues"
 
 
 def test_a_failure_reaches_every_node_as_it_is(node: Node) -> None:
@@ -301,7 +301,7 @@ def test_a_node_stopped_alone_has_failed(pair: list[Peers]) -> None:
     pair[1].report(STOPPED)
     found = pair[0].wait_for_failure("train")
     assert pair[0].interrupted()
-    assert not pair[0].also_interrupted(Interruption())
+    assert not pair[0].wait_for_interruption(Interruption())
     assert (found.state, found.exit_code) == ("failed", 4)
 
 
