@@ -54,7 +54,8 @@ def read(
 
 def _verify(folder: str, name: str, files: dict[str, Any], beat: Callable[[], None]) -> None:
     """Raise DataError unless a file has the checksum that is listed."""
-    path, digest = os.path.join(folder, name), hashlib.sha256()
+    path = os.path.join(folder, name)
+    digest = hashlib.sha256()
     if name not in files:
         raise DataError(f"{folder} has no {name}", REMEDY)
     try:
@@ -90,9 +91,16 @@ def prepare(
     workload: TrainWorkload,
     beat: Callable[[], None] = lambda: None,
 ) -> tuple[Checkpoint | None, Callable[[int], None] | None]:
-    """Restore `workload` from the plan's checkpoint, if any; returns it, and a function that writes new ones, if
-    due. Called by every rank; if it fails on one, it fails on all."""
-    config, saved = plan["config"], None
+    """Restore `workload` from the plan's checkpoint, if it has one.
+
+    Called by every rank; if it fails on one, it fails on all.
+
+    Returns:
+        The checkpoint, or None if the run starts from the beginning, and a function that writes the checkpoint of a
+        step, or None if the run writes no checkpoints.
+    """
+    config = plan["config"]
+    saved = None
     every = config["train"].get("checkpoint_every_steps")
     if not plan.get("resume") and not every:
         return None, None
@@ -121,14 +129,17 @@ def _read_on_all(
     beat: Callable[[], None],
 ) -> Checkpoint:
     """Read each rank's part of one checkpoint. Raises CaseError on every rank if one cannot be restored."""
-    saved, error = None, None
+    saved = None
+    error = None
     try:
         saved = read(folder, training, name, beat)
         workload.check_state(saved.tensors, saved.facts)
         check_generators(device, saved, job.rank)
     except CaseError as failure:
         error = failure
-    checksum = None if saved is None else saved.sha256
+    checksum = None
+    if saved is not None:
+        checksum = saved.sha256
     checkpoints = job.all_succeed((checksum, os.path.basename(folder)), error)
     first_checksum, first_name = checkpoints[0]
     for rank, (rank_checksum, rank_name) in enumerate(checkpoints):

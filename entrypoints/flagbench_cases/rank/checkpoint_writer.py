@@ -34,20 +34,27 @@ def probe_file(rank: int) -> str:
 
 
 class Files(NamedTuple):
-    """Which files this rank uses: `written`, None if its state is that of another rank; `restored`, from which it is
-    restored; `split`, whether several ranks write one."""
+    """The files of a checkpoint that a rank uses."""
 
     written: str | None
+    """The file that it writes; None if another rank writes its state."""
     restored: str
+    """The file from which it is restored."""
     split: bool
+    """Whether several ranks write a file."""
 
 
 def files_of(workload: TrainWorkload, job: Any) -> Files:
     """The files of this rank."""
     owners = [workload.state_owner(rank) for rank in range(job.world)]
-    split, owner = any(owners), owners[job.rank]
-    restored = tensors_of(owner) if split else TENSORS
-    written = restored if owner == job.rank else None
+    owner = owners[job.rank]
+    split = any(owners)  # without a split, rank 0 owns the state of all ranks
+    restored = TENSORS
+    if split:
+        restored = tensors_of(owner)
+    written = None
+    if owner == job.rank:
+        written = restored
     return Files(written, restored, split)
 
 
@@ -74,11 +81,11 @@ class CheckpointWriter:
 
     def check_shared(self) -> None:
         """Raise UsageError if the ranks do not see the same folder, CaseError (14) if one cannot write there."""
-        what = "checkpoints"
-        part = self._make_part(what)
+        subject = "checkpoints"
+        part = self._make_part(subject)
         try:
-            self._on_all(what, lambda: self._probe(part))
-            self._on_all(what, lambda: self._check_probes(part))
+            self._on_all(subject, lambda: self._probe(part))
+            self._on_all(subject, lambda: self._check_probes(part))
         except CaseError:
             self._discard_on_all(part)
             raise
@@ -87,18 +94,20 @@ class CheckpointWriter:
     def write(self, workload: TrainWorkload, step: int, layout: dict[str, int] | None = None) -> None:
         """Write a checkpoint after `step`; all ranks wait until it is complete. `layout` is that of a split model.
 
-        Raises CaseError (14) on a rank that cannot write, and PeerError on the others.
+        Raises CaseError (14) on a rank that cannot write, and PeerError on every other rank.
         """
         tensors, facts = workload.state()
         file_name, _, split = files_of(workload, self.job)
         states = self.job.gather(generator_states(self.device))
-        what = f"the checkpoint of step {step}"
-        part = self._make_part(what)
+        subject = f"the checkpoint of step {step}"
+        part = self._make_part(subject)
         try:
             files: dict[str, Any] = {}
-            for entry in self._on_all(what, lambda: self._save(part, file_name, tensors)):
+            for entry in self._on_all(subject, lambda: self._save(part, file_name, tensors)):
                 files.update(entry)
-            schema = SCHEMAS[1] if split else SCHEMAS[0]
+            schema = SCHEMAS[0]
+            if split:
+                schema = SCHEMAS[1]
             content = {
                 "schema": schema,
                 "step": step,
@@ -109,7 +118,7 @@ class CheckpointWriter:
             }
             if split:
                 content["layout"] = layout
-            self._on_all(what, lambda: self._commit(part, content, states))
+            self._on_all(subject, lambda: self._commit(part, content, states))
         except CaseError:
             self._discard_on_all(part)
             raise
@@ -117,32 +126,37 @@ class CheckpointWriter:
             self._discard(part)
             raise
 
-    def _on_all(self, what: str, action: Callable[[], Any]) -> list[Any]:
-        """What `action` returns on every rank, if none fails."""
-        result, error = None, None
+    def _on_all(self, subject: str, action: Callable[[], Any]) -> list[Any]:
+        """The return values of `action` on all ranks. Raises on every rank if it fails on one.
+
+        `subject` names the checkpoint in the error.
+        """
+        result = None
+        error = None
         try:
             result = action()
         except OSError as failure:
-            error = self._not_written(what, failure)
+            error = self._not_written(subject, failure)
         except CaseError as failure:
             error = failure
         return self.job.all_succeed(result, error)
 
-    def _not_written(self, what: str, error: OSError) -> CaseError:
+    def _not_written(self, subject: str, error: OSError) -> CaseError:
         remedy = "set --out to a writable folder"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "free space there, or write checkpoints less often"
         return CaseError(
-            f"{what} could not be written to {self.folder} ({error.strerror or error})",
+            f"{subject} could not be written to {self.folder} ({error.strerror or error})",
             remedy,
             ExitCode.NOT_STORED,
         )
 
     # -- the temporary folder --------------------------------------------------------------------------------
 
-    def _make_part(self, what: str) -> str:
+    def _make_part(self, subject: str) -> str:
         """The name of a new temporary folder."""
-        return str(self._on_all(what, self._new_part)[0])
+        name_of_rank_0 = self._on_all(subject, self._new_part)[0]
+        return str(name_of_rank_0)
 
     def _new_part(self) -> str | None:
         if self.job.rank != 0:
@@ -186,9 +200,7 @@ class CheckpointWriter:
     # -- files -----------------------------------------------------------------------------------------------
 
     def _save(self, part: str, name: str | None, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """Write this rank's tensors to the file `name`; returns the file's entry by its name.
-
-        None: another rank writes them."""
+        """Write this rank's tensors to the file `name`, if it is not None; returns the file's entry by its name."""
         if name is None:
             return {}
         return {name: tensor_file.write(os.path.join(self.folder, part, name), tensors, self.beat)}

@@ -1,4 +1,4 @@
-"""Why a rank failed, by its exception and by the words of torch and drivers: out of memory, a lost peer, others."""
+"""Classifies the failure of a rank by its exception and the messages of torch and drivers."""
 
 from __future__ import annotations
 

@@ -11,24 +11,24 @@ from flagbench_core.health.read import read_health, start_reading
 from flagbench_core.health.reading import NO_ANSWER, DeviceHealth
 
 READ_SECONDS = 30.0
-"""That a reading may take between two laps: the devices are idle meanwhile."""
+"""The time that a reading may take between two laps. The devices are idle meanwhile."""
 KEPT = (HealthOutcome.FAIL, HealthOutcome.FIX, HealthOutcome.INCONCLUSIVE)
-"""Outcomes that a lap of a record lists. All others are in the readings before and after the run."""
+"""Outcomes that a lap of a record lists. Every other outcome is in the readings before and after the run."""
 NVIDIA = "nvml"
 """The monitor of the vendor whose errors the kernel log has."""
 
 
 class LapHealth:
-    """Reads devices after each lap and reports what is new since the soak began. Never raises for a faulty device."""
+    """Reads devices after each lap and reports changes since the soak began. Never raises for a faulty device."""
 
     def __init__(self, monitor: str, uuids: Sequence[str], seconds: float = READ_SECONDS, kernel_log: str = KMSG):
         """Start the first reading in the background.
 
         Args:
-            monitor: as the stack names it.
-            uuids: of the devices of this node, by local rank.
-            seconds: that each reading may take.
-            kernel_log: in tests, a file with the lines of one.
+            monitor: its name in the stack.
+            uuids: the UUIDs of this node's devices, by local rank.
+            seconds: the time that each reading may take.
+            kernel_log: the path of the kernel log; in tests, a file with lines of one.
         """
         self._monitor = monitor
         self._uuids = uuids
@@ -40,9 +40,9 @@ class LapHealth:
         self._is_stalled = False
 
     def read(self) -> dict[str, Any] | None:
-        """`findings`, each with the `index` of its device, and `counters`: by device, which rose by how much.
+        """`findings`, each with the `index` of its device, and `counters`: by device, the rise of each that rose.
 
-        None after a reading that did not end in time, which another one would not do either.
+        None after a reading that did not end in time: another one would not either.
         """
         if self._is_stalled:
             return None
@@ -58,7 +58,7 @@ class LapHealth:
         }
 
     def _log(self, after: int | None = None) -> XidLog:
-        """NVIDIA's lines of the kernel log after one."""
+        """NVIDIA's lines of the kernel log after the line with the number `after`."""
         if self._monitor != NVIDIA:
             return XidLog()
         return read_xids(after, self._kernel_log)

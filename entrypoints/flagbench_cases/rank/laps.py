@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from flagbench_cases.contract import MeasureWorkload
 from flagbench_cases.rank.lap_health import LapHealth, of_all_ranks
 from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan
-from flagbench_cases.rank.repeats import Repeater, Times
+from flagbench_cases.rank.repeats import MIN_SECONDS, Repeater, Times
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.spool import RankSpool
 from flagbench_core.evidence.roofs import COLLECTIVES, MOST_LISTED, amount, compare_results
@@ -17,11 +17,26 @@ from flagbench_core.health.judge import ends_soak
 from flagbench_core.stats.summary import median
 
 
-class LapLoop(MeasureLoop):
-    """Measures in laps on one rank, in step with the others.
+class RankLap(NamedTuple):
+    """What one rank contributes to a lap."""
 
-    The first lap is a run without laps: its repeats are the steps of the spool. The others measure again what is one
-    operation, and not the fastest of several; of these, each lap keeps a median.
+    rates: dict[str, float]
+    """FLOP/s or B/s by measurement."""
+    last_results: dict[str, str]
+    """The results of the fixed operations after this lap."""
+    first_results: dict[str, str]
+    """Their results before the first lap."""
+    alike: Any
+    """Equal for devices that compute the same bits."""
+    health: dict[str, Any] | None
+    """The health of the devices of a node, from its first rank; None from every other rank."""
+
+
+class LapLoop(MeasureLoop):
+    """Measures in laps on one rank, in step with the other ranks.
+
+    The first lap is a run without laps: its repeats are the steps of the spool. Later laps leave out the measurements
+    that look for the fastest of several operations. Of each of the rest, every lap keeps a median.
     """
 
     def __init__(
@@ -35,14 +50,24 @@ class LapLoop(MeasureLoop):
         alike: Any,
         health: LapHealth | None = None,
     ) -> None:
-        """`first_results`: those of the workload before the laps. `alike`: equal for devices of one model with one
-        driver, which compute the same bits. `health`: of the first rank of a node, that of its devices."""
+        """Prepare the laps.
+
+        Args:
+            workload: the measurements and the fixed operations.
+            plan: of each lap.
+            spool: where repeats and facts are written.
+            repeater: repeats the operations.
+            laps: the number of laps.
+            first_results: the results of the workload's fixed operations before the laps.
+            alike: a value that is equal for devices of one model with one driver, which compute the same bits.
+            health: reads the health of a node's devices; given to the first rank of the node only.
+        """
         super().__init__(workload, plan, spool, repeater)
         self.workload = workload
         self.laps = laps
         self.first_results = first_results
         self.last_results = first_results
-        """Those after the last lap."""
+        """The results of the fixed operations after the last lap."""
         self.alike = alike
         self.health = health
         self.lap = 1
@@ -60,34 +85,46 @@ class LapLoop(MeasureLoop):
         return {"measure": now() - start}
 
     def _measure_lap(self) -> bool:
-        """Measure once, and write the fact `lap`. Returns whether all devices are still sound: they compute the same
-        bits, and nothing in their health ends a soak."""
+        """Measure once, and write the fact `lap`.
+
+        Returns whether all devices are still sound: they compute the same bits, and nothing in their health ends a
+        soak.
+        """
         start = now()
-        self._rates, self._collectives = {}, []
+        self._rates = {}
+        self._collectives = []
         if self.lap == 1:
             self._measure_all(self.measurements)
         else:
             self._measure_all(self.repeated)
-        # What cannot be measured is tried first, so that the others have all of the next lap.
+        # Measurements that cannot be made are tried first, so that the rest of them share the whole next lap.
         self.repeated.sort(key=lambda measurement: measurement.name in self._rates)
         self.last_results = self.workload.results()
         seconds = now() - start
-        reading = None if self.health is None else self.health.read()
-        ranks = self.repeater.all_gather((self._rates, self.last_results, self.first_results, self.alike, reading))
+        reading = None
+        if self.health is not None:
+            reading = self.health.read()
+        lap_of_this_rank = RankLap(self._rates, self.last_results, self.first_results, self.alike, reading)
+        ranks: list[RankLap] = self.repeater.all_gather(lap_of_this_rank)
         other_bits = self._other_bits(ranks)
-        health = of_all_ranks([reading for *_, reading in ranks])
+        health = of_all_ranks([rank_lap.health for rank_lap in ranks])
         if self.spool.rank == 0:
-            rates = self._rates_of_devices([rates for rates, *_ in ranks])
+            rates = self._rates_of_devices([rank_lap.rates for rank_lap in ranks])
             self.spool.fact("lap", lap=self.lap, seconds=seconds, rates=rates, other_bits=other_bits, **health)
         self.spool.progress(self.lap, self.laps)
         faults = [finding for finding in health["health"] or () if ends_soak(finding["outcome"])]
         return not other_bits and not faults
 
-    def _other_bits(self, ranks: list[Any]) -> list[dict[str, Any]]:
-        """Each fixed operation and rank whose bits are not those of before the laps, or of the devices alike."""
+    def _other_bits(self, ranks: list[RankLap]) -> list[dict[str, Any]]:
+        """The name and rank of each fixed operation whose bits differ from those before the laps, or from those of a
+        device that computes the same."""
         results_of_ranks = {}
-        for rank, (_, last, first, alike, _) in enumerate(ranks):
-            results_of_ranks[rank] = {"first": first, "second": last, "alike": alike}
+        for rank, rank_lap in enumerate(ranks):
+            results_of_ranks[rank] = {
+                "first": rank_lap.first_results,
+                "second": rank_lap.last_results,
+                "alike": rank_lap.alike,
+            }
         wrong = []
         for operation in compare_results(results_of_ranks):
             for rank in sorted({*operation["changed"], *operation["apart"]}):
@@ -95,9 +132,10 @@ class LapLoop(MeasureLoop):
         return wrong
 
     def _rates_of_devices(self, ranks: list[dict[str, float]]) -> dict[str, list[float]]:
-        """The rates of this lap by measurement: those of all ranks; of a collective that of the slowest alone.
+        """The rates of this lap by measurement: of each rank, or for a collective of the slowest rank alone.
 
-        Empty for more ranks than a record lists."""
+        Empty for more ranks than a record lists.
+        """
         if len(ranks) > MOST_LISTED:
             return {}
         rates = {}
@@ -109,21 +147,21 @@ class LapLoop(MeasureLoop):
         return rates
 
     def _note_absent(self, name: str, reason: str) -> None:
-        """Write it once: in the first lap."""
+        """Write the reason in the first lap only."""
         if self.lap == 1:
             super()._note_absent(name, reason)
 
     def _show_progress(self, done: int, count: int) -> None:
-        """Progress is the laps that are done."""
+        """Show that the rank is alive: progress is counted in laps."""
         self.spool.beat()
 
     def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
-        """Keep the median rate of what every lap measures, over all repeats; write the last ones of lap 1."""
+        """Keep the median rate of all repeats, of what every lap measures. In lap 1, write the last repeats."""
         if self.lap == 1:
             super()._write(name, times, operations, measured, keep)
         if "tried" in measured:
             return
         seconds = median([repeat.device for repeat in times])
-        self._rates[name] = round(operations * amount(measured) / max(seconds, 1e-9))
+        self._rates[name] = round(operations * amount(measured) / max(seconds, MIN_SECONDS))
         if measured["operation"] in COLLECTIVES:
             self._collectives.append(name)

@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 import torch
 
 from flagbench_cases.contract import Isolated, Measurement, MeasureWorkload, Operation
-from flagbench_cases.rank.repeats import Repeater, Times
+from flagbench_cases.rank.repeats import MIN_SECONDS, Repeater, Times
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.spool import RankSpool, repeat
 from flagbench_core.evidence.roofs import HEATED_SECONDS, MAMF_REPEATS, MAMF_WARMUP, amount
@@ -15,9 +15,12 @@ from flagbench_core.stats.summary import median
 
 FULL_REPEATS = 100
 """With this number of repeats, a mean has an interval within the run."""
-
 SEARCH_SHARE = 0.5
 """The share of a measurement's time used to find the fastest of its candidates."""
+MIN_REMAINING_SECONDS = 0.1
+"""Seconds that the remaining measurements share if earlier ones have used up the time."""
+MAX_REASON_LENGTH = 200
+"""Most characters of an error that become the reason why an operation was not measured."""
 
 
 class MeasurePlan(NamedTuple):
@@ -30,22 +33,66 @@ class MeasurePlan(NamedTuple):
     names: Sequence[str] = ()
     """Names of the measurements to make; empty: all."""
     heat_seconds: float = 0.0
-    """Of products before the first one that is isolated. Then each isolated one takes at least HEATED_SECONDS. Both
-    are in addition to `seconds`."""
-    whole: bool = False
+    """Seconds of products that heat the device before the first isolated product. If not 0, each isolated product
+    takes at least HEATED_SECONDS. Both are in addition to `seconds`."""
+    fill_share: bool = False
     """Whether a measurement takes all of its share of the seconds, even if its repeats are steady before."""
 
 
 class Ready(NamedTuple):
-    """An operation that can be repeated: what starts it, and how many seconds one takes."""
+    """An operation that can be repeated."""
 
     operation: Operation
     start: Callable[[], Any]
+    """Starts the operation once."""
     seconds: float
+    """Seconds of one operation on the slowest rank."""
+
+    @property
+    def speed(self) -> float:
+        """FLOP/s or B/s of the operation."""
+        return _speed(self.operation, self.seconds)
+
+
+class Finalists(NamedTuple):
+    """The candidates of a measurement that are measured until they are steady."""
+
+    operations: list[Ready]
+    """The first candidate, and the fastest of the others if there is one; empty if no candidate can be measured."""
+    tried: int
+    """The number of candidates that could be measured."""
+    reason: str | None
+    """Why the last candidate that cannot be measured cannot; None if all can."""
+
+
+class MeasuredCandidate(NamedTuple):
+    """A finalist and its repeats."""
+
+    candidate: Ready
+    times: list[Times]
+    speed: float
+    """FLOP/s or B/s of the slowest rank in these repeats."""
+
+
+class MeasurementEnd(NamedTuple):
+    """How a measurement ended."""
+
+    absent_reason: str | None
+    """Why it could not be made; None if it was."""
+    extra_seconds: float
+    """The seconds that it took in addition to its share."""
+
+
+class NotMeasurableError(Exception):
+    """An operation cannot be measured. Raised on all ranks together."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class MeasureLoop:
-    """Measures on one rank, in step with the others, and writes the repeats to the spool."""
+    """Measures on one rank, in step with the other ranks, and writes the repeats to the spool."""
 
     def __init__(self, workload: MeasureWorkload, plan: MeasurePlan, spool: RankSpool, repeater: Repeater) -> None:
         self.measurements = list(workload.measurements())
@@ -76,14 +123,14 @@ class MeasureLoop:
         count = len(measurements)
         end = now() + self.plan.seconds
         for index, measurement in enumerate(measurements):
-            begun = now()
-            # The same on all ranks, since they decide by it how many repeats they make.
-            share = max(self.repeater.all_gather(max(end - begun, 0.1) / (count - index)))
-            reason, beside = self._measure(measurement, share)
-            if reason is not None:
-                self._note_absent(measurement.name, reason)
+            remaining = max(end - now(), MIN_REMAINING_SECONDS)
+            # The same on all ranks: the number of repeats that each of them makes depends on it.
+            share = max(self.repeater.all_gather(remaining / (count - index)))
+            measurement_end = self._measure(measurement, share)
+            if measurement_end.absent_reason is not None:
+                self._note_absent(measurement.name, measurement_end.absent_reason)
             self._show_progress(index + 1, count)
-            end += beside
+            end += measurement_end.extra_seconds
 
     def _note_absent(self, name: str, reason: str) -> None:
         """Write why a measurement could not be made."""
@@ -94,129 +141,152 @@ class MeasureLoop:
         """Write how many of the measurements are done."""
         self.spool.progress(done * self.capacity // count, self.capacity)
 
-    def _measure(self, measurement: Measurement, seconds: float) -> tuple[str | None, float]:
-        """Measure one operation in about `seconds`.
-
-        Returns the reason if it could not be measured, and the seconds that it took in addition to its share.
-        """
+    def _measure(self, measurement: Measurement, seconds: float) -> MeasurementEnd:
+        """Measure the fastest of the candidates in about `seconds`."""
         start = now()
-        finalists, tried, reason = self._finalists(measurement, seconds)
-        if not finalists:
-            return reason, 0.0
-        first = finalists[0]
+        finalists = self._find_finalists(measurement, seconds)
+        if not finalists.operations:
+            return MeasurementEnd(finalists.reason, 0.0)
+        first = finalists.operations[0]
         if isinstance(first.start, Isolated):
             return self._measure_isolated(measurement.name, first, first.start, seconds)
         iterations = self.plan.iterations.get(measurement.name)
         if iterations is not None:
-            operations = max(1, iterations // FULL_REPEATS)
-            times = self.repeater.all_of(first.start, operations, FULL_REPEATS)
-            self._write(measurement.name, times, operations, first.operation.measured, FULL_REPEATS)
-            return None, now() - start
-        limit, keep = max(seconds - (now() - start), seconds * (1 - SEARCH_SHARE)), self.plan.repeats
-        measured = []
-        for ready in finalists:
-            times = self.repeater.until_steady(
-                ready.start, ready.seconds, limit, keep, warmup=keep, whole=self.plan.whole
-            )
-            taken = median([times_of_repeat.device for times_of_repeat in times]) / self.repeater.operations(
-                ready.seconds
-            )
-            measured.append((_speed(ready.operation, max(self.repeater.all_gather(taken))), ready, times))
-        _, best, times = max(measured, key=lambda finalist: finalist[0])
-        what = dict(best.operation.measured)
-        if len(measurement.candidates) > 1:
-            what["tried"] = tried
-        self._write(measurement.name, times, self.repeater.operations(best.seconds), what, keep)
-        return None, 0.0
+            self._measure_iterations(measurement.name, first, iterations)
+            return MeasurementEnd(None, now() - start)
+        limit = max(seconds - (now() - start), seconds * (1 - SEARCH_SHARE))
+        self._measure_fastest(measurement, finalists, limit)
+        return MeasurementEnd(None, 0.0)
 
-    def _measure_isolated(
-        self, name: str, ready: Ready, operation: Isolated, seconds: float
-    ) -> tuple[str | None, float]:
-        """Measure an isolated operation in its share of seconds, on a heated device if the plan says so.
+    def _measure_iterations(self, name: str, ready: Ready, iterations: int) -> None:
+        """Make the published number of iterations, in FULL_REPEATS repeats, however long they take.
 
-        Returns what `_measure` does.
+        The remainder of the division by FULL_REPEATS is dropped: repeats of different lengths cannot be compared.
         """
+        operations = max(1, iterations // FULL_REPEATS)
+        times = self.repeater.repeat_in_full(ready.start, operations, FULL_REPEATS)
+        self._write(name, times, operations, ready.operation.measured, FULL_REPEATS)
+
+    def _measure_fastest(self, measurement: Measurement, finalists: Finalists, limit: float) -> None:
+        """Repeat each finalist until it is steady, and write the repeats of the fastest.
+
+        Each of two finalists may take the whole `limit`, so that the measurement may exceed its share of the seconds.
+        The share is a target: later measurements share what is left.
+        """
+        keep = self.plan.repeats
+        fastest: MeasuredCandidate | None = None
+        for candidate in finalists.operations:
+            times = self.repeater.until_steady(
+                candidate.start,
+                candidate.seconds,
+                limit,
+                keep,
+                warmup=keep,
+                stop_when_steady=not self.plan.fill_share,
+            )
+            repeat_seconds = median([times_of_repeat.device for times_of_repeat in times])
+            operation_seconds = repeat_seconds / self.repeater.operations(candidate.seconds)
+            slowest_seconds = max(self.repeater.all_gather(operation_seconds))
+            speed = _speed(candidate.operation, slowest_seconds)
+            if fastest is None or speed > fastest.speed:
+                fastest = MeasuredCandidate(candidate, times, speed)
+        assert fastest is not None, "there is at least one finalist"
+        measured = dict(fastest.candidate.operation.measured)
+        if len(measurement.candidates) > 1:
+            measured["tried"] = finalists.tried
+        operations = self.repeater.operations(fastest.candidate.seconds)
+        self._write(measurement.name, fastest.times, operations, measured, keep)
+
+    def _measure_isolated(self, name: str, ready: Ready, operation: Isolated, seconds: float) -> MeasurementEnd:
+        """Measure an isolated operation in its share of seconds, on a heated device if the plan says so."""
         expected = ready.seconds * (MAMF_WARMUP + MAMF_REPEATS)
         if expected > seconds:
-            return _too_long(expected), 0.0
+            return MeasurementEnd(_too_long(expected), 0.0)
         measured = dict(ready.operation.measured)
-        least = seconds if self.plan.whole else 0.0
-        beside = 0.0
+        min_seconds = 0.0
+        if self.plan.fill_share:
+            min_seconds = seconds
+        extra_seconds = 0.0
         if self.plan.heat_seconds:
             if self.heated is None:
                 self.heated = self.repeater.heat(operation.run, ready.seconds, self.plan.heat_seconds)
-                beside += self.heated
+                extra_seconds += self.heated
             measured["heated_seconds"] = round(self.heated, 3)
-            if least < HEATED_SECONDS:
-                beside += HEATED_SECONDS - least
-                least = HEATED_SECONDS
-        times = self.repeater.isolated(operation, MAMF_WARMUP, MAMF_REPEATS, least)
+            if min_seconds < HEATED_SECONDS:
+                extra_seconds += HEATED_SECONDS - min_seconds
+                min_seconds = HEATED_SECONDS
+        times = self.repeater.isolated(operation, MAMF_WARMUP, MAMF_REPEATS, min_seconds)
         self._write(name, times, 1, measured, MAMF_REPEATS)
-        return None, beside
+        return MeasurementEnd(None, extra_seconds)
 
-    def _finalists(self, measurement: Measurement, seconds: float) -> tuple[list[Ready], int, str | None]:
-        """The first candidate and the fastest other one, how many were tried, and why the last one that failed did.
+    def _find_finalists(self, measurement: Measurement, seconds: float) -> Finalists:
+        """Try the candidates for SEARCH_SHARE of `seconds`.
 
-        A device that was idle is fast for a moment, until its power is limited: the two are measured to the end.
+        There are two finalists because an idle device is fast until its power is limited: the first candidate, which
+        is tried on a cool device, may only look fastest.
         """
         first: Ready | None = None
-        fastest_other: Ready | None = None
-        start, tried, reason = now(), 0, None
+        fastest_later: Ready | None = None
+        start = now()
+        tried = 0
+        reason: str | None = None
         for operation in measurement.candidates:
-            if tried and not all(self.repeater.all_gather(now() - start < seconds * SEARCH_SHARE)):
-                break
-            ready, why = self._prepare(operation, seconds)
-            reason = why or reason
-            if ready is None:
+            if tried:
+                has_time = now() - start < seconds * SEARCH_SHARE
+                if not all(self.repeater.all_gather(has_time)):
+                    break
+            try:
+                ready = self._prepare(operation, seconds)
+            except NotMeasurableError as error:
+                reason = error.reason
                 continue
             tried += 1
             if first is None:
                 first = ready
-            elif fastest_other is None or _speed(operation, ready.seconds) > _speed(
-                fastest_other.operation, fastest_other.seconds
-            ):
-                fastest_other = ready
-        return [candidate for candidate in (first, fastest_other) if candidate is not None], tried, reason
+            elif fastest_later is None or ready.speed > fastest_later.speed:
+                fastest_later = ready
+        operations = [candidate for candidate in (first, fastest_later) if candidate is not None]
+        return Finalists(operations, tried, reason)
 
-    def _prepare(self, operation: Operation, seconds: float) -> tuple[Ready | None, str | None]:
-        """An operation that can be repeated on all ranks within `seconds`, or why it cannot."""
+    def _prepare(self, operation: Operation, seconds: float) -> Ready:
+        """Prepare an operation on all ranks. Raises NotMeasurableError if it cannot be repeated within `seconds`.
+
+        One operation may take half of them at most.
+        """
         if operation.probe is not None:
-            small, why = self._prepare(operation.probe, seconds)
-            if small is None:
-                return None, why
-            expected = amount(operation.measured) / _speed(small.operation, small.seconds)
+            probe = self._prepare(operation.probe, seconds)
+            expected = amount(operation.measured) / probe.speed
             if expected > seconds / 2:
-                return None, _too_long(expected)
-        start, why = self._attempt(operation.prepare)
-        if start is None:
-            return None, why
-        first, why = self._attempt(lambda: self.repeater.once(start))
-        if first is None:
-            return None, why
-        first = max(self.repeater.all_gather(first))
-        if first > seconds / 2:
-            return None, _too_long(first)
-        return Ready(operation, start, self.repeater.pace(start)), None
+                raise NotMeasurableError(_too_long(expected))
+        start = self._run_on_all_ranks(operation.prepare)
+        seconds_on_rank = self._run_on_all_ranks(lambda: self.repeater.once(start))
+        first_seconds = max(self.repeater.all_gather(seconds_on_rank))
+        if first_seconds > seconds / 2:
+            raise NotMeasurableError(_too_long(first_seconds))
+        return Ready(operation, start, self.repeater.pace(start))
 
-    def _attempt(self, run: Callable[[], Any]) -> tuple[Any, str | None]:
-        """What a function returns on this rank, if it raised an error on none; else None and the first error."""
-        outcome, why = None, None
+    def _run_on_all_ranks(self, function: Callable[[], Any]) -> Any:
+        """The return value of a function on this rank. Raises NotMeasurableError if it fails on any rank."""
+        value = None
+        reason = None
         try:
-            outcome = run()
-        except (RuntimeError, TypeError, ValueError) as error:  # what torch raises for an operation that it lacks
-            why = (str(error).strip().split("\n")[0] or type(error).__name__)[:200]
-        for reason in self.repeater.all_gather(why):
-            if reason:
-                return None, reason
-        return outcome, None
+            value = function()
+        except (RuntimeError, TypeError, ValueError) as error:  # torch raises these for an operation that it lacks
+            first_line = str(error).strip().split("\n")[0]
+            reason = (first_line or type(error).__name__)[:MAX_REASON_LENGTH]
+        for reason_of_rank in self.repeater.all_gather(reason):
+            if reason_of_rank:
+                raise NotMeasurableError(reason_of_rank)
+        return value
 
     def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
         """Write the last `keep` repeats as steps, and which operation they measure."""
         times = times[-keep:]
-        written = total = 0.0
+        total = 0.0
+        written = 0.0
         for times_of_repeat in times:
             total += times_of_repeat.device
-            # In whole microseconds, as the evidence has it; what is left of one repeat counts in the next.
+            # The evidence has whole microseconds. The rest of one repeat is added to the next.
             device = round(total - written, 6)
             written += device
             self.spool.step(repeat(operations, device, times_of_repeat.host, times_of_repeat.after))
@@ -228,7 +298,7 @@ class MeasureLoop:
 
 
 class RoofsLoop(MeasureLoop):
-    """Measures some of the roofs before the steps of another case, among which the repeats are not counted."""
+    """Measures some of the roofs before the steps of another case. The repeats do not count as steps."""
 
     def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
         """Write the last `keep` repeats as one fact."""
@@ -241,4 +311,4 @@ def _too_long(seconds: float) -> str:
 
 def _speed(operation: Operation, seconds: float) -> float:
     """FLOP/s or B/s of an operation that takes `seconds`."""
-    return amount(operation.measured) / max(seconds, 1e-9)
+    return amount(operation.measured) / max(seconds, MIN_SECONDS)

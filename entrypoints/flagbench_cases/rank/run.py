@@ -124,8 +124,10 @@ class RankRun:
         return module.build(Context(config, *rank_context, *inputs))
 
     def _measure_roofs(self, config: dict[str, Any]) -> None:
-        """Measure what the device reaches while nothing else is on it. Neither random numbers nor times of the run
-        change by it."""
+        """Measure the roofs of the device while nothing else is on it.
+
+        This changes neither the random numbers nor the times of the run.
+        """
         begun = now()
         devices = [] if self.device.kind == "cpu" else [self.device.torch]
         with torch.random.fork_rng(devices):
@@ -185,27 +187,32 @@ class RankRun:
             section["seconds"],
             iterations,
             heat_seconds=section.get("heat_seconds", 0),
-            whole=laps > 0,
+            fill_share=laps > 0,
         )
-        cold = workload.results()  # before and after what is timed
+        first_results = workload.results()  # not timed, as those after the loop
         loop = MeasureLoop(workload, plan, self.spool, repeater)
         if laps:
-            loop = LapLoop(workload, plan, self.spool, repeater, laps, cold, self._alike(), self._lap_health())
+            alike = self._alike()
+            health = self._lap_health()
+            loop = LapLoop(workload, plan, self.spool, repeater, laps, first_results, alike, health)
         init = self._begin(loop.capacity, measurements=len(loop.measurements))
         processor = ProcessorTime()
         timing = loop.run()
         self.spool.fact("processor", **processor.used())
         self._end(None, timing, init)
-        after = loop.last_results if isinstance(loop, LapLoop) else workload.results()
-        self.spool.fact("results", first=cold, second=after)
+        last_results = loop.last_results if isinstance(loop, LapLoop) else workload.results()
+        self.spool.fact("results", first=first_results, second=last_results)
 
     def _alike(self) -> tuple[str, str | None]:
-        """What devices that compute the same bits have in common: their model and their driver."""
+        """The model and driver of this rank's device: devices with equal ones compute the same bits."""
         monitored = read_start(self.plan["telemetry"]) or {}
         return self.device.describe(self.local_rank)["name"], monitored.get("driver_version")
 
     def _lap_health(self) -> LapHealth | None:
-        """What reads the health of this node's devices, on its first rank; None where the monitor names none."""
+        """The reader of the health of this node's devices, on the first rank of the node.
+
+        None on every other rank, and if the monitor does not name every device.
+        """
         monitored = read_start(self.plan["telemetry"]) or {}
         uuids = [uuid_of(monitored, index).get("uuid") for index in range(self.config["gpus"])]
         named = [uuid for uuid in uuids if uuid is not None]
@@ -214,14 +221,13 @@ class RankRun:
         return LapHealth(self.plan["stack"]["monitor"], named)
 
     def _begin(self, steps: int, **planned: int) -> float:
-        """Reserve space for the steps; returns the seconds from the start of this process to the start of the
-        loop."""
+        """Reserve space for the steps. Returns the seconds from the start of this process to that of the loop."""
         self.spool.reserve(steps)
-        gc.collect()  # what was imported, which the loop would look through otherwise
+        gc.collect()  # the objects of the imports: otherwise a collection within the loop would look through them
         gc.set_threshold(*interpreter.DEFAULT_THRESHOLDS)
         self.spool.fact("plan", steps=steps, **planned)
         self.device.synchronize()
-        self.device.reset_peak()  # weights that are drawn can take more than the run does
+        self.device.reset_peak()  # drawing random weights can take more memory than the run
         return now() - self.started
 
     def _end(self, workload: Any, timing: dict[str, Any], init: float, excluded: float = 0.0) -> None:
@@ -239,12 +245,13 @@ class RankRun:
 
 
 def uuid_of(monitored: dict[str, Any], index: int) -> dict[str, str]:
-    """`uuid` of a device of this node, by the start line of the monitor; empty if it does not say."""
-    devices = monitored.get("devices", [])
-    for device in devices:
-        if device.get("index") == index:
-            uuid = device.get("uuid")
-            return {"uuid": uuid} if uuid else {}
+    """`uuid` of a device of this node according to the monitor's start line; empty if the line lacks it."""
+    for device in monitored.get("devices", []):
+        if device.get("index") != index:
+            continue
+        if device.get("uuid"):
+            return {"uuid": device["uuid"]}
+        return {}
     return {}
 
 
@@ -256,15 +263,18 @@ def parameter_sum(module: torch.nn.Module) -> float:
 def plan_of(config: dict[str, Any], replicas: int, first_step: int) -> Plan:
     """How long to train and when to evaluate. Samples over all devices are converted to steps."""
     train = config["train"]
-    every, most = train.get("evaluate_every_samples"), train.get("max_samples")
+    evaluate_every_samples = train.get("evaluate_every_samples")
+    max_samples = train.get("max_samples")
     batch = train["batch_size"] * replicas
-    evaluate_every = max_steps = evaluate_from = None
-    if every is not None:
-        evaluate_every = -(-every // batch)
-    if most is not None:
+    evaluate_every = None
+    if evaluate_every_samples is not None:
+        evaluate_every = -(-evaluate_every_samples // batch)
+    max_steps = None
+    evaluate_from = None
+    if max_samples is not None:
         # The publisher trains until that number of samples is exceeded, and evaluates from that number on.
-        max_steps = most // batch + 1
-        evaluate_from = -(-most // batch)
+        max_steps = max_samples // batch + 1
+        evaluate_from = -(-max_samples // batch)
     return Plan(
         train["max_epochs"],
         train["warmup_steps"],

@@ -13,11 +13,12 @@ from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.spool import RankSpool, Step
 
-# Device times are read at least this often, so that a killed run loses only the last ones.
 DRAIN_SECONDS = 1.0
+"""Device times are read at least this often, so that a killed run loses only the last ones."""
 NAN = float("nan")
-# The work of a rank whose replica is counted by another rank.
+"""A time or loss that is not yet known, or does not exist."""
 COUNTED_ELSEWHERE = Work(0, 0, 0, 0, 0.0, 0.0)
+"""The work of a rank whose replica is counted by another rank."""
 
 
 def nothing() -> None:
@@ -37,8 +38,8 @@ class StepTimer:
         counts: bool = True,
         after: Callable[[], None] = nothing,
     ) -> None:
-        """`run` is the step, `after` what the publisher does after its clock has stopped; `counts`: whether this rank
-        counts its replica's work."""
+        """`run` is the step. `after` does the work that the publisher does after its clock has stopped. `counts`:
+        whether this rank counts its replica's work."""
         self.workload = workload
         self.run = run
         self.after = after
@@ -49,14 +50,17 @@ class StepTimer:
         self.counts = counts
         self.count = 0
         self._drained = now()
-        self._ended: float | None = None  # end of the last step; None while something other than a step runs
-        self._window: str | None = None  # the phase whose window is being measured; None during the warm-up
-        self._stretch: tuple[int, Any] | None = None  # the first of consecutive steps of the window, and its mark
+        self._ended: float | None = None
+        """When the last step ended, host seconds; None while something other than a step runs."""
+        self._window: str | None = None
+        """The phase whose window is being measured; None during the warm-up."""
+        self._stretch: tuple[int, Any] | None = None
+        """The number of the first of consecutive steps of the window, and the mark of its start."""
         self._pending: deque[tuple[int, Any, Any, Any, list[Any], list[Any], list[Any], torch.Tensor | None]] = (
             deque()
         )
-        # The first step whose loss, read after the step, is not finite.
         self.not_finite: tuple[int, float] | None = None
+        """The number and loss of the first step whose loss, read after the step, is not finite."""
 
     def step(self, batch: Any, mark: float) -> tuple[float | None, float]:
         """Run one step on a batch requested at time `mark`. Returns the loss, if this rank has it already, and the
@@ -114,7 +118,8 @@ class StepTimer:
     def _write_stretch(self, first: int, start: Any, end: Any) -> None:
         """Write that steps of the window end now, and the seconds since their start on the device.
 
-        By the device's clock: the host may have started the first of them while the device was in the warm-up.
+        The seconds are those of the device's clock, since the host may have started the first step while the device
+        was still in the warm-up.
         """
         seconds = self.clock.seconds(start, end)
         self.clock.release([start, end])

@@ -26,7 +26,7 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-FLUSHED = 2**30
+FLUSH_BYTES = 2**30
 """Bytes after which a file is flushed to disk, so that no flush takes longer than a run may be silent."""
 
 
@@ -37,7 +37,8 @@ def write(path: str, tensors: dict[str, torch.Tensor], beat: Callable[[], None] 
     """
     # Large elements first, as the library does: every tensor is then aligned in memory when the file is mapped.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header, at = {}, 0
+    header = {}
+    at = 0
     for name in names:
         tensor = tensors[name]
         end = at + tensor.numel() * tensor.element_size()
@@ -45,13 +46,15 @@ def write(path: str, tensors: dict[str, torch.Tensor], beat: Callable[[], None] 
         at = end
     words = json.dumps(header).encode("utf-8")
     words += b" " * (-len(words) % 8)
-    digest, size, flushed = hashlib.sha256(), 0, 0
+    digest = hashlib.sha256()
+    size = 0
+    flushed = 0
     with open(path, "xb") as file:
         for piece in _pieces(words, names, tensors, beat):
             file.write(piece)
             digest.update(piece)
             size += len(piece)
-            if size - flushed >= FLUSHED:
+            if size - flushed >= FLUSH_BYTES:
                 _flush(file)
                 flushed = size
         _flush(file)

@@ -2,7 +2,7 @@
 
 Our metrics: each rank sums its own times, and the job's time is the maximum of these sums:
   p_whole  samples / (train end - train start), evaluations included
-  p_train  samples / the same without evaluations and checkpoints: sum of (data wait + copy to device + step + after)
+  p_train  samples / sum of (data wait + copy to device + step + after): without evaluations and checkpoints
   p_core   samples / sum of device step times, by events; warm-up excluded
 So p_core >= p_train >= p_whole over the same steps: a rank's device times lie within its host times.
 The publisher's metrics (FlagPerf, training/benchmarks): rank 0's host clock, batches counted as full:
@@ -27,8 +27,8 @@ from flagbench_cases.shared.spool import RankSpool
 from flagbench_core.evidence.section import TRAIN
 from flagbench_core.exit_codes import ExitCode
 
-# Training fails after this many consecutive steps without a finite loss, even if the loss scaler skips them.
 MAX_SKIPPED = 3
+"""Training fails after this many consecutive steps without a finite loss, even if the loss scaler skips them."""
 
 
 class Plan(NamedTuple):
@@ -92,8 +92,10 @@ class TrainLoop:
         self.eval_seconds = 0.0
         self.checkpoint_seconds = 0.0
         self.per_epoch = 0
-        self._finished: float | None = None  # the time at which a run ended that stops within an epoch
-        self._skipped = 0  # consecutive steps without a finite loss
+        self._finished: float | None = None
+        """When the last step ended, by the host's clock; None until it has."""
+        self._skipped = 0
+        """The number of consecutive steps without a finite loss."""
 
     @property
     def steps(self) -> int:
@@ -102,7 +104,8 @@ class TrainLoop:
 
     def run(self) -> dict[str, Any]:
         """Train. Returns the seconds spent in training and evaluation, and whether the target was reached."""
-        plan, self.per_epoch = self.plan, self.workload.steps_per_epoch()
+        plan = self.plan
+        self.per_epoch = self.workload.steps_per_epoch()
         if self.per_epoch < 1:
             raise DataError("an epoch has no steps on this rank", "use a smaller batch_size or more data")
         initial = 0.0
@@ -130,7 +133,7 @@ class TrainLoop:
         }
 
     def _finish(self) -> float:
-        """End the last step, once the device has; returns the time."""
+        """End the last step once the device has finished it. Returns the time."""
         self.timer.settle()
         self._finished = now()
         return self._finished
@@ -147,15 +150,18 @@ class TrainLoop:
                 return True
             if self.steps == before:
                 raise DataError(f"epoch {epoch} has no batches", "use more data")
-            epoch, skip = epoch + 1, 0
+            epoch += 1
+            skip = 0
         if plan.window_steps is not None or plan.target_acc is None:
             return None
         return False
 
     def _epoch(self, epoch: int, skip: int, end: int) -> bool:
         """Train one epoch from batch `skip` on, with the evaluations due; returns whether the target was reached."""
-        plan, capacity = self.plan, self.plan.capacity(self.per_epoch)
-        at, mark = plan.first_step + self.steps, self.timer.until_now()
+        plan = self.plan
+        capacity = plan.capacity(self.per_epoch)
+        at = plan.first_step + self.steps
+        mark = self.timer.until_now()
         if skip == 0:
             self._resume()
         for index, batch in enumerate(self.workload.batches(epoch)):
@@ -179,7 +185,7 @@ class TrainLoop:
             if at >= end and (plan.window_steps is not None or at % self.per_epoch != 0):
                 if at % self.per_epoch == 0:
                     self._save_if_due(at)
-                self._finish()  # before the loader ends: its workers are no part of the last step
+                self._finish()  # before the loader ends: the end of its workers is not part of the last step
                 return False  # before the loader prepares another batch
         if plan.window_steps is None and plan.evaluate_every is None:
             if self._reached(self._evaluate(epoch, last=at >= end)):
@@ -195,7 +201,9 @@ class TrainLoop:
             return False
         if plan.evaluate_every is None:
             return at >= end and at % self.per_epoch != 0
-        return at % plan.evaluate_every == 0 or at >= end or at >= (plan.evaluate_from or end)
+        if at % plan.evaluate_every == 0 or at >= end:
+            return True
+        return at >= (plan.evaluate_from or end)
 
     def _resume(self) -> None:
         """Restore the generators of the checkpoint, once. A loader draws a seed at the start of an epoch, so this

@@ -10,7 +10,7 @@ import pytest
 
 from flagbench_cases.contract import Measurement
 from flagbench_cases.rank import laps, measure_loop, repeats
-from flagbench_cases.rank.laps import LapLoop
+from flagbench_cases.rank.laps import LapLoop, RankLap
 from flagbench_cases.rank.measure_loop import MeasurePlan
 from flagbench_cases.rank.repeats import Repeater
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
@@ -48,7 +48,7 @@ def soak(
     gather: Callable[[Any], list[Any]] = repeats.only_rank,
 ) -> SpoolReader:
     spool = RankSpool(str(folder), 0)
-    plan = MeasurePlan(20, 10.0, whole=True)
+    plan = MeasurePlan(20, 10.0, fill_share=True)
     workload = Computing(wanted, [*digests])
     loop = LapLoop(workload, plan, spool, Repeater(Device(), gather), count, BITS, ("a device", "1.0"))
     spool.reserve(loop.capacity)
@@ -87,10 +87,10 @@ def test_other_bits_end_the_laps(tmp_path: Path, clock: Time) -> None:
 
 def test_a_lap_has_the_rates_of_all_ranks(tmp_path: Path, clock: Time) -> None:
     def gather(value: Any) -> list[Any]:
-        if not isinstance(value, tuple):
+        if not isinstance(value, RankLap):
             return [value, value]
-        rates, *others = value
-        return [value, ({name: rate // 2 for name, rate in rates.items()}, *others)]
+        half_rates = {name: rate // 2 for name, rate in value.rates.items()}
+        return [value, value._replace(rates=half_rates)]
 
     reduced = operation(clock, 0.005)._replace(measured={"operation": "all_reduce", "bytes": 1000})
     wanted = [Measurement("copy", [operation(clock, 0.005)]), Measurement("all_reduce", [reduced])]
