@@ -7,7 +7,8 @@ VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # The S3 server of .ci/storage, if its environment is set.
 FLAGBENCH_TEST_S3 ?=
-# Additional options for tests.reenact, tests/bench/verdicts.py and demo.py (`make bench`), and for pytest (`make test`).
+# Additional options for tests.reenact, tests/bench/verdicts.py, accept_simulation.py and demo.py (`make bench`), and for
+# pytest (`make test`).
 REENACT ?=
 VERDICTS ?=
 ACCEPTANCES ?=
