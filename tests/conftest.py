@@ -75,11 +75,13 @@ def leaves_nothing_behind():
 
 
 def pytest_configure(config):
-    """Start what warms up runs, once for all workers, and keep runs out of the user's own folder."""
+    """Start what warms up runs, once for all workers, and keep runs and the cache out of the user's own folders."""
     if hasattr(config, "workerinput"):
         gc.disable()  # until the tests are collected
     else:
-        os.environ["XDG_DATA_HOME"] = folder = tempfile.mkdtemp(prefix="flagbench-data-")
+        folder = tempfile.mkdtemp(prefix="flagbench-user-")
+        os.environ["XDG_DATA_HOME"] = os.path.join(folder, "data")
+        os.environ["XDG_CACHE_HOME"] = os.path.join(folder, "cache")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         warmup.start()
 

@@ -85,14 +85,6 @@ class _Parsing:
             error.ctx = getattr(error, "ctx", None) or ctx
             raise
 
-    def get_params(self, ctx: Any) -> Any:
-        """The parameters. While the shell completes, they are not checked: Typer would import pydantic for it."""
-        parameters = super().get_params(ctx)  # type: ignore[misc]
-        if ctx.resilient_parsing:
-            for parameter in parameters:
-                parameter.process_value = lambda ctx, value: value
-        return parameters
-
 
 class Command(_Parsing, TyperCommand):
     """A command whose --help has its options in groups, those that name none first."""

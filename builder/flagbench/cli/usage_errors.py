@@ -1,4 +1,4 @@
-"""The text of a usage error: what Typer and pydantic refuse, in the words of every other error."""
+"""The text of a usage error: what Typer refuses, in the words of every other error."""
 
 from __future__ import annotations
 
@@ -11,18 +11,6 @@ import typer
 
 from flagbench.console.output import print_error
 
-_REFUSALS = {
-    "greater_than": "must be above {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be below {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_parsing": "must be a number",
-    "finite_number": "must be a number",
-}
-"""Texts by pydantic's types of errors; newer releases of Typer check values with pydantic."""
-
 
 def click_exception() -> Any:
     """The base class of usage errors: Typer carries its own copy of click or imports click, by its release."""
@@ -34,11 +22,6 @@ def print_usage_error(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
-    if hasattr(error.__cause__, "errors"):
-        for refusal in error.__cause__.errors():
-            if refusal["type"] in _REFUSALS:
-                limit = _REFUSALS[refusal["type"]].format(**refusal.get("ctx", {}))
-                error.message = f"{refusal['input']!r} {limit}"
     print_error(*_explained(error))
     return int(error.exit_code)
 
@@ -48,7 +31,7 @@ def _explained(error: Any) -> tuple[str, str]:
     context, kind = getattr(error, "ctx", None), type(error).__name__
     command_path = context.command_path if context else "flagbench"
     help_ = f"`{command_path} --help`"
-    text = " ".join(error.message.replace("Value error, ", "").split()).rstrip(".")
+    text = " ".join(error.message.split()).rstrip(".")
     name = _name(getattr(error, "param", None))
     quoted = re.findall(r"'([^']*)'", text)
     if kind == "NoSuchOption":

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from packaging.utils import canonicalize_name
 
 from flagbench.manifests.device import Limits
-from flagbench.manifests.documents import Document
+from flagbench.manifests.documents import Document, FirstUse
 from flagbench.manifests.fields import PeakPrecision
 from flagbench.manifests.rows import printed_number
 from flagbench.schema import FieldPath, type_remedy
@@ -56,11 +56,11 @@ def check(
     valid_stacks = {doc.data["name"]: doc for doc in _valid(stacks)}
     for doc in _valid(workloads):
         doc.require_known("cases", "case", case_names)
-    first_use: dict[str, str] = {}
+    first_uses: dict[str, FirstUse] = {}
     for doc in _valid(claims):
         doc.require_known("case", "case", case_names)
         doc.require_known("claims.*.stack", "stack", stack_names)
-        doc.require_unique("claims.*.id", "claim", first_use)
+        doc.require_unique("claims.*.id", "claim", first_uses)
         _check_claims(doc, valid_cases.get(doc.data["case"]), valid_stacks)
 
 
@@ -232,10 +232,10 @@ def _check_overrides(doc: Document, overrides: Any, reference: Any, path: FieldP
 
 def _check_devices(docs: Sequence[Document]) -> None:
     """The file name of each device; that a name means one device; that each number is stated or listed as missing."""
-    names: dict[str, str] = {}
+    first_uses: dict[str, FirstUse] = {}
     for doc in docs:
         _check_file_name(doc, "id")
-        doc.require_unique("match", "device", names)
+        doc.require_unique("match", "device", first_uses)
         numbers = [*doc.data["peaks"], *doc.data.get("limits", ())]
         numbers += [*doc.data.get("not_published", ()), *doc.data.get("not_found", ())]
         wrong = [name for name in DEVICE_NUMBERS if numbers.count(name) != 1]

@@ -1,36 +1,28 @@
-"""Manifest files read strictly, with the line of every field, so that each problem is named by file and line.
+"""The documents of manifests: the data of a file, and its problems, each with the line of the field.
 
-Stricter than a safe loader: a key given twice is an error (loaders keep the last one silently), and so
-is a value that JSON does not have, because manifests are compiled to JSON for the image side. Aliases are errors too:
-a few nested ones make a small file endless.
+YAML is slow to read, and lines are needed only where there is a problem. So the data of a file without problems is
+kept in the user's cache under the digest of the file's bytes, and the file is parsed again where a line is asked for.
 """
 
 from __future__ import annotations
 
-import math
-import re
+import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Any, NamedTuple
 
 from flagbench.errors import FlagbenchError
 from flagbench.schema import FieldPath, field_name, nearest
-from flagbench.system.files import read_text
+from flagbench.system.files import TEXT_BYTES, read_input, write_atomically
+from flagbench.system.user_folders import cache_folder
 from flagbench_core.exit_codes import ExitCode
 
 _SHOWN = 20
 """Problems an error message lists; the rest are counted."""
-
-# libyaml's parser is about ten times as fast; wheels have it, a build from source may not.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DEEPEST = 1000
-_BRACKETS = re.compile(r"[\[\]{}]")
-_INDENTED = re.compile(rf"^[ ?-]{{{_DEEPEST},}}", re.MULTILINE)
-_MERGE_TAG = "tag:yaml.org,2002:merge"
-_STRING_TAG = "tag:yaml.org,2002:str"
 
 
 @dataclass(frozen=True)
@@ -66,16 +58,26 @@ class ManifestError(FlagbenchError):
         super().__init__("\n  ".join(lines), remedy=remedy, code=code)
 
 
+_READER = Path(__file__).with_name("yaml_reader.py")
+
+
 @dataclass
 class Document:
-    """One YAML file: its data as JSON types, the line of each field, and its problems."""
+    """One YAML file: its text, its data as JSON types, and its problems."""
 
     path: Path
     title: str
     """The file's name in messages."""
+    text: str = ""
     data: Any = None
-    lines: dict[FieldPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+    @cached_property
+    def lines(self) -> dict[FieldPath, int]:
+        """The line (from 1) of each field. Parses the file again if its data came from the cache."""
+        from flagbench.manifests.yaml_reader import parse_yaml  # slow to import, and rarely needed
+
+        return parse_yaml(self.text).lines
 
     def line(self, path: FieldPath) -> int:
         """The line (from 1) of a field, or of the nearest section around it that exists."""
@@ -103,14 +105,24 @@ class Document:
                 hint = f"did you mean '{close}'?"
             self.problem(path, f"unknown {kind} '{name}'; {hint}")
 
-    def require_unique(self, pattern: str, kind: str, first: dict[str, str] | None = None) -> None:
-        """Note each name at `pattern` that occurs twice; `first` has the places of names in files read before."""
-        if first is None:
-            first = {}
+    def require_unique(self, pattern: str, kind: str, first_uses: dict[str, FirstUse] | None = None) -> None:
+        """Note each name at `pattern` that occurs twice; `first_uses` has the names of files read before."""
+        if first_uses is None:
+            first_uses = {}
         for path, name in self.names(pattern):
-            if name in first:
-                self.problem(path, f"'{name}' is already a {kind} in {first[name]}")
-            first.setdefault(name, f"{self.title}:{self.line(path)}")
+            if name not in first_uses:
+                first_uses[name] = FirstUse(self, path)
+                continue
+            first = first_uses[name]
+            place = f"{first.document.title}:{first.document.line(first.path)}"
+            self.problem(path, f"'{name}' is already a {kind} in {place}")
+
+
+class FirstUse(NamedTuple):
+    """The field in which a name that must be unique was first given. Its line is found when a message needs it."""
+
+    document: Document
+    path: FieldPath
 
 
 def _names(node: Any, pattern: Sequence[str], path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
@@ -142,106 +154,32 @@ def read_document(path: Path, title: str) -> Document:
     """Read one YAML file, which messages call `title`. If it has `problems`, its `data` is incomplete."""
     document = Document(path, title)
     try:
-        text = read_text(path)
+        content = read_input(path, TEXT_BYTES)
+        document.text = content.decode("utf-8")
     except (OSError, ValueError) as error:
-        document.problem((), f"cannot be read: {error}")
+        document.problem((), f"cannot be read: {error}", 1)
         return document
-    if _nested_too_deeply(text):
-        document.problem((), "it is nested too deeply")
+    with suppress(OSError, ValueError, FlagbenchError):
+        document.data = json.loads(_cached_file(content).read_bytes())
         return document
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            document.problem((), "the file is empty")
-        else:
-            document.data = _Reader(document, loader).value(node, ())
-    except yaml.MarkedYAMLError as error:
-        line = 1
-        if error.problem_mark:
-            line = error.problem_mark.line + 1
-        document.problem((), f"not valid YAML: {error.problem or 'cannot be parsed'}", line)
-    except yaml.YAMLError as error:
-        document.problem((), f"not valid YAML: {' '.join(str(error).split())}")
-    except RecursionError:
-        document.problem((), "it is nested too deeply")
-    finally:
-        loader.dispose()
+
+    from flagbench.manifests.yaml_reader import parse_yaml
+
+    parsed = parse_yaml(document.text)
+    document.data = parsed.data
+    document.lines = parsed.lines
+    for fault in parsed.faults:
+        document.problem(fault.path, fault.message, fault.line)
+    if not document.problems:
+        with suppress(OSError, FlagbenchError):  # a cache that cannot be written costs time and nothing else
+            cached = _cached_file(content)
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(cached, json.dumps(document.data).encode())
     return document
 
 
-def _nested_too_deeply(text: str) -> bool:
-    """Whether a document may be nested so deeply that libyaml's parser, which recurses in C, would crash.
-
-    Brackets in texts count too, so the limit is far above what a manifest needs.
-    """
-    depth = 0
-    for bracket in _BRACKETS.findall(text):
-        depth += 1 if bracket in "[{" else -1
-        if depth > _DEEPEST:
-            return True
-    return _INDENTED.search(text) is not None
-
-
-class _Reader:
-    """Turns composed nodes into plain data, noting lines and problems on the way."""
-
-    def __init__(self, document: Document, loader: Any) -> None:
-        self._document = document
-        self._loader = loader
-        self._read: set[int] = set()
-        """The ids of the nodes read so far: one that comes again is what an alias refers to."""
-
-    def value(self, node: yaml.Node, path: FieldPath) -> Any:
-        # The line of a mapping's value was noted with its key; list items and the document have only their own.
-        self._document.lines.setdefault(path, node.start_mark.line + 1)
-        if id(node) in self._read:
-            self._document.problem(path, "aliases (*) are not supported; write the value out")
-            return None
-        self._read.add(id(node))
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, path)
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
-        return [self.value(inner, (*path, index)) for index, inner in enumerate(node.value)]
-
-    def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
-        document = self._document
-        mapping: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
-            if key_node.tag == _MERGE_TAG:
-                document.problem(path, "merge keys (<<) are not supported; write the fields out", line)
-                continue
-            key = self._plain(key_node)
-            field_path = (*path, key)
-            if not isinstance(key, str):
-                document.problem(path, f"the key {key!r} is not a string; put it in quotes", line)
-            elif key in mapping:
-                first = document.lines[field_path]
-                document.problem(field_path, f"given twice, first in line {first}; remove one", line)
-            else:
-                document.lines[field_path] = line
-                mapping[key] = self.value(value_node, field_path)
-        return mapping
-
-    def _scalar(self, node: yaml.ScalarNode, path: FieldPath) -> Any:
-        try:
-            value = self._plain(node)
-        except (yaml.constructor.ConstructorError, ValueError) as error:
-            reason = getattr(error, "problem", None) or str(error)
-            self._document.problem(path, f"{node.value!r} cannot be read: {reason}")
-            return None
-        if isinstance(value, float) and not math.isfinite(value):
-            self._document.problem(path, f"{node.value!r} is not a finite number")
-        elif value is not None and not isinstance(value, (str, int, float, bool)):
-            kind = type(value).__name__
-            self._document.problem(path, f"{node.value!r} reads as a {kind}; put it in quotes")
-            return None
-        return value
-
-    def _plain(self, node: yaml.Node) -> Any:
-        # Most nodes are strings already, and constructing them is half of the cost of reading a manifest.
-        if node.tag == _STRING_TAG:
-            return node.value
-        return self._loader.construct_object(node, deep=True)
+def _cached_file(content: bytes) -> Path:
+    """Where the data of a file of manifests is kept, named by its bytes and the code that reads them."""
+    digest = sha256(_READER.read_bytes())
+    digest.update(content)
+    return cache_folder() / "manifests" / f"{digest.hexdigest()}.json"

@@ -14,7 +14,7 @@ from flagbench_core.exit_codes import ExitCode
 from .conftest import REPLAY, MakeRecord, process
 
 # Never needed to list, verify or compare.
-HEAVY = {"torch", "docker", "boto3", "botocore", "requests", "jinja2", "numpy", "rich"}
+HEAVY = {"torch", "docker", "boto3", "botocore", "requests", "jinja2", "numpy", "rich", "pydantic"}
 
 # Runs a command as `flagbench` does, then prints on stderr its exit code, which top-level modules it has loaded,
 # which locks of stacks it has read and which processes it has started.
