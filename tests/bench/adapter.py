@@ -26,7 +26,7 @@ from flagbench_cases.contract import Context, InferWorkload
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
 from flagbench_cases.rank.probe import CollectiveProbe
-from flagbench_cases.rank.train_loop import Plan, TrainLoop
+from flagbench_cases.rank.train_loop import TrainLoop, TrainPlan
 from flagbench_cases.shared import manifests
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import RankSpool
@@ -227,7 +227,7 @@ def start(name, layers, steps, sender):
         if infers:
             InferLoop(work, InferPlan(0, count + 1), spool, device, probe).run()
         else:
-            TrainLoop(work, Plan(1, 0, count + 1, None, False), spool, device, probe).run()
+            TrainLoop(work, TrainPlan(1, 0, count + 1, None, False), spool, device, probe).run()
         losses = [step.loss for step in read(folder)]
     assert losses[:count] == turns.losses[:count], (losses, turns.losses)  # the same work, to the last bit
     pairs = list(zip(turns.ours, turns.others))[WARMUP:count]

@@ -7,7 +7,7 @@ import time
 from flagbench_cases.contract import Evaluation, TrainWorkload, Work
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.stopwatch import HostClock
-from flagbench_cases.rank.train_loop import Plan, TrainLoop
+from flagbench_cases.rank.train_loop import TrainLoop, TrainPlan
 from flagbench_cases.shared.spool import RankSpool
 
 STEPS = 100_000
@@ -58,7 +58,7 @@ def measure(folder):
     """CPU seconds of one whole run of the loop."""
     spool = RankSpool(folder, 0)
     spool.reserve(STEPS)
-    loop = TrainLoop(Nothing(), Plan(1, 0, STEPS, None, False), spool, Host(), CollectiveProbe(Host.clock))
+    loop = TrainLoop(Nothing(), TrainPlan(1, 0, STEPS, None, False), spool, Host(), CollectiveProbe(Host.clock))
     start = time.process_time()
     loop.run()
     return time.process_time() - start

@@ -22,7 +22,7 @@ from flagbench_cases.cases.distilbert.workload import DistilBertWorkload
 from flagbench_cases.contract import Context
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
-from flagbench_cases.rank.train_loop import Plan, TrainLoop
+from flagbench_cases.rank.train_loop import TrainLoop, TrainPlan
 from flagbench_cases.shared import manifests
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import RankSpool
@@ -52,7 +52,7 @@ def ours(config):
         workload = DistilBertWorkload(Context(config, device, 0, Layout(), 0, probe, spool, None, None))
         workload.setup()
         spool.reserve(STEPS)
-        loop = TrainLoop(workload, Plan(1, 0, STEPS, None, False), spool, device, probe)
+        loop = TrainLoop(workload, TrainPlan(1, 0, STEPS, None, False), spool, device, probe)
         start = time.process_time()
         loop.run()
         return time.process_time() - start

@@ -93,7 +93,7 @@ def run(case: str, precision: str) -> tuple[dict[str, Any], list[float]]:
         for batch in itertools.islice(batches, STEPS):
             given = work.to_device(batch)
             losses.append(float(work.infer(given) if infers else work.step(given)))
-            work.context.probe.take()
+            work.context.probe.take_gradients()
         return weights, losses
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 import torch
 
-from flagbench_cases.rank.train_loop import Plan
+from flagbench_cases.rank.train_loop import TrainPlan
 from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
@@ -143,7 +143,7 @@ def of_llama(changes: dict[str, Any], folder: Path, rank: int, world: int) -> li
     """The first ten steps, split in every way; NaN where the rank has no loss."""
     from unit.cases.llama2_70b.llama70_bench import trained
 
-    plan, found = Plan(1, warmup_steps=5, window_steps=5, target_acc=None, initial_evaluation=False), []
+    plan, found = TrainPlan(1, warmup_steps=5, window_steps=5, target_acc=None, initial_evaluation=False), []
     for layout in {Layout(1, world, 1): None, Layout(1, 1, world): None}:
         place = folder / str(layout).replace(" ", "-")
         place.mkdir(exist_ok=True)

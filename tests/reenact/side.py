@@ -114,7 +114,7 @@ def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None
     from flagbench_cases.contract import Context, InferWorkload
     from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
     from flagbench_cases.rank.probe import CollectiveProbe
-    from flagbench_cases.rank.train_loop import Plan, TrainLoop
+    from flagbench_cases.rank.train_loop import TrainLoop, TrainPlan
     from flagbench_cases.shared.parallel_layout import Layout
     from flagbench_cases.shared.spool import RankSpool
 
@@ -144,7 +144,7 @@ def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None
         InferLoop(work, InferPlan(0, STEPS), spool, device, probe).run()
     else:
         work.step = take
-        TrainLoop(work, Plan(1, 0, STEPS, None, False), spool, device, probe).run()
+        TrainLoop(work, TrainPlan(1, 0, STEPS, None, False), spool, device, probe).run()
 
 
 def publisher(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None:

@@ -1,4 +1,4 @@
-"""Validates the result of an evaluation and writes it to the spool."""
+"""Validates the result of an evaluation and writes it to the spool. The training and inference loops use it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from flagbench_cases.shared.spool import RankSpool
 from flagbench_core.exit_codes import ExitCode
 
 
-def report(spool: RankSpool, evaluation: Evaluation, seconds: float, **where: Any) -> None:
-    """Write an evaluation to the spool; `where` is what it followed: epoch and step, or pass.
+def write_evaluation(spool: RankSpool, evaluation: Evaluation, seconds: float, **position: Any) -> None:
+    """Write an evaluation that took `seconds` to the spool.
 
-    Raises CaseError (12) for a result that is not finite.
+    `position` says when it was made: the number of `steps` done, the `epoch`, and in inference the `pass`. Raises
+    CaseError (12) for a result that is not finite.
     """
     measures = {extra["name"]: extra["value"] for extra in evaluation.extra}
     if evaluation.accuracy is not None:
@@ -22,7 +23,7 @@ def report(spool: RankSpool, evaluation: Evaluation, seconds: float, **where: An
     for name, value in measures.items():
         if not math.isfinite(value):
             raise CaseError(
-                f"the {name} of the evaluation after step {where['steps']} is {value}",
+                f"the {name} of the evaluation after step {position['steps']} is {value}",
                 "see the preceding losses in the record; a smaller --set learning_rate may help",
                 ExitCode.INVALID,
             )
@@ -33,5 +34,5 @@ def report(spool: RankSpool, evaluation: Evaluation, seconds: float, **where: An
         counted=evaluation.counted,
         extra=list(evaluation.extra),
         seconds=seconds,
-        **where,
+        **position,
     )

@@ -1,4 +1,6 @@
-"""The inference loop. It runs an InferWorkload; each batch is a step, timed by a StepTimer.
+"""The inference loop: runs the passes of an InferWorkload; each batch is a step, timed by a StepTimer.
+
+A pass goes through a data set once. rank/run.py creates the loop.
 
 Each rank sums its own times, and the job's time is the maximum of these sums:
   p_infer_whole  samples / (end - start of the pass), the device synchronised at both
@@ -12,7 +14,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Sequence
 
 from flagbench_cases.contract import INFER, InferWorkload
-from flagbench_cases.rank.evaluation import report
+from flagbench_cases.rank.evaluation import write_evaluation
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.step_timer import StepTimer, is_finite
 from flagbench_cases.rank.stopwatch import now
@@ -22,11 +24,13 @@ from flagbench_core.exit_codes import ExitCode
 
 
 class InferPlan(NamedTuple):
-    """How much to run. `window_steps` None: every pass of the workload in full. Otherwise only INFER, for that many
-    steps after the warm-up, starting over if the pass is shorter."""
+    """How much of a workload to run."""
 
     warmup_steps: int
+    """The number of steps at the start of a pass that are not part of its window."""
     window_steps: int | None
+    """None: run every pass of the workload in full. Otherwise only the pass INFER is run, for this number of steps
+    after the warm-up, and starts over if its data ends before."""
 
     def passes(self, workload: InferWorkload) -> Sequence[str]:
         """The passes of this run, in order. Raises DataError for an empty pass."""
@@ -39,7 +43,7 @@ class InferPlan(NamedTuple):
         return names
 
     def steps(self, workload: InferWorkload, name: str) -> int:
-        """Number of steps in a pass."""
+        """The number of steps in the pass `name`."""
         if self.window_steps is None:
             return workload.steps(name)
         return self.warmup_steps + self.window_steps
@@ -57,7 +61,7 @@ class InferLoop:
         probe: CollectiveProbe,
         counts: bool = True,
     ) -> None:
-        """`counts`: whether this rank counts its replica's work."""
+        """Prepare to run `workload` as `plan` says. `counts`: whether this rank counts its replica's work."""
         self.workload = workload
         self.plan = plan
         self.spool = spool
@@ -70,14 +74,14 @@ class InferLoop:
         for name in self.plan.passes(self.workload):
             first = self.timer.count
             self.spool.fact("pass_begun", name=name, first_step=first)
-            seconds[name] = self._pass(name, self.plan.steps(self.workload, name))
+            seconds[name] = self._run_pass(name, self.plan.steps(self.workload, name))
             steps = self.timer.count - first
             self.spool.fact("pass", name=name, first_step=first, steps=steps, seconds=seconds[name])
             if self.plan.window_steps is None:
-                self._result(name, seconds[name])
+                self._report_result(name, seconds[name])
         return seconds
 
-    def _pass(self, name: str, steps: int) -> float:
+    def _run_pass(self, name: str, steps: int) -> float:
         """Run one pass, synchronised at start and end. Returns its duration, seconds."""
         first = self.timer.count
         end = first + steps
@@ -87,19 +91,20 @@ class InferLoop:
         else:
             self.timer.enter(name)
         self.device.synchronize()
-        start = mark = now()
+        start = now()
+        requested = start
         seconds = 0.0
         while self.timer.count < end:
             before = self.timer.count
             for batch in self.workload.batches(name):
-                loss, mark = self.timer.step(batch, mark)
+                loss, requested = self.timer.step(batch, requested)
                 if not is_finite(loss):
-                    self._not_finite(self.timer.count - 1, loss)
-                self._check_late_losses()
+                    self._fail_not_finite(self.timer.count - 1, loss)
+                self._check_device_losses()
                 if self.timer.count - first == self.plan.warmup_steps:
                     self.spool.phase(name, end)
                     self.timer.enter(name)
-                    mark = self.timer.until_now()
+                    requested = self.timer.end_bookkeeping()
                 if self.timer.count == end:
                     self.timer.settle()  # before the loader ends: its workers are no part of the last step
                     seconds = now() - start
@@ -107,14 +112,17 @@ class InferLoop:
             if self.timer.count == before:
                 raise DataError(f"the pass {name} has no batches", "use more data")
         self.timer.drain(everything=True)
-        self._check_late_losses()
+        self._check_device_losses()
         return seconds
 
-    def _check_late_losses(self) -> None:
-        if self.timer.not_finite is not None:
-            self._not_finite(*self.timer.not_finite)
+    def _check_device_losses(self) -> None:
+        """Raise CaseError (12) if a loss that was read from the device after its step is not finite."""
+        not_finite = self.timer.not_finite
+        if not_finite is not None:
+            self._fail_not_finite(not_finite.step, not_finite.loss)
 
-    def _not_finite(self, step: int, loss: float | None) -> None:
+    def _fail_not_finite(self, step: int, loss: float | None) -> None:
+        """Raise CaseError (12) for the loss of `step`, after the device times so far are written."""
         self.timer.drain()
         raise CaseError(
             f"the loss of step {step} is {loss}",
@@ -122,9 +130,10 @@ class InferLoop:
             ExitCode.INVALID,
         )
 
-    def _result(self, name: str, seconds: float) -> None:
-        """Report the result of a full pass. Not timed."""
+    def _report_result(self, name: str, seconds: float) -> None:
+        """Write the result of a full pass to the spool. This is not timed."""
         self.spool.phase("eval")
         evaluation = self.workload.result(name)
         if evaluation is not None:
-            report(self.spool, evaluation, seconds, **{"pass": name, "epoch": 0, "steps": self.timer.count})
+            position = {"pass": name, "epoch": 0, "steps": self.timer.count}  # `pass` is a keyword of Python
+            write_evaluation(self.spool, evaluation, seconds, **position)

@@ -1,4 +1,6 @@
-"""Separates a rank's own work from waiting for other ranks, by the times of its gradients.
+"""Separates the time in which a rank works from the time in which it waits for other ranks.
+
+The step timer (step_timer.py) uses it; engines and workloads call its hooks within a step.
 
 Synchronous training hides a slow rank, since every rank has the same step time. The time until a rank's first
 gradient is ready, and with it the first collective, is the rank's own. The time from its last gradient to the end of
@@ -11,16 +13,36 @@ marked too.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 
-class CollectiveProbe:
-    """Marks of one step: first gradient, last gradient, end of the backward pass.
+class GradientMarks(NamedTuple):
+    """Marks of one step on the device's timeline."""
 
-    They are recorded by hooks on two parameters. A DistributedDataParallel communication hook would replace its fused
-    averaging.
+    first: Any
+    """The first gradient is ready."""
+    last: Any
+    """The last gradient is ready."""
+    done: Any
+    """The backward pass has ended."""
+
+
+class PassTimes(NamedTuple):
+    """The times of the passes of one step in a pipeline, seconds."""
+
+    computing: float
+    """The sum of the durations of the passes."""
+    pipeline: float
+    """The time from the start of the first pass to the end of the last."""
+
+
+class CollectiveProbe:
+    """Collects the marks of the current step. Each `take_...` method returns those of the last step and forgets them.
+
+    The marks of gradients are recorded by hooks on two parameters. A communication hook of DistributedDataParallel
+    could record them, too, but would replace its fused averaging, and with it the work of the publisher.
     """
 
     def __init__(self, clock: Any) -> None:
@@ -38,14 +60,23 @@ class CollectiveProbe:
         parameters[0].register_hook(self._last_gradient)
 
     def attach_buffers(self, network: torch.nn.Module, module: torch.nn.Module) -> None:
-        """Hook a network that makes the buffers of its `module` equal on all ranks before it calls that."""
-        network.register_forward_pre_hook(lambda *_: self._mark_sync(begins=True))
-        module.register_forward_pre_hook(lambda *_: self._mark_sync(begins=False))
+        """Hook a `network` that makes the buffers of its `module` equal on all ranks before it calls the module."""
+        network.register_forward_pre_hook(self._sync_begins)
+        module.register_forward_pre_hook(self._sync_ends)
 
-    def _mark_sync(self, begins: bool) -> None:
-        """Mark the start or end of making buffers equal; not in evaluations, nor where the module alone is called."""
-        if torch.is_grad_enabled() and begins == (len(self._syncs) % 2 == 0):
+    def _sync_begins(self, *_: Any) -> None:
+        """Mark that the network begins to make buffers equal, except in an evaluation."""
+        if torch.is_grad_enabled() and not self._is_sync_open():
             self._syncs.append(self._clock.mark())
+
+    def _sync_ends(self, *_: Any) -> None:
+        """Mark that the buffers are equal, unless the module was called without its network."""
+        if torch.is_grad_enabled() and self._is_sync_open():
+            self._syncs.append(self._clock.mark())
+
+    def _is_sync_open(self) -> bool:
+        """Whether the last mark is a start without an end."""
+        return len(self._syncs) % 2 == 1
 
     def _first_gradient(self, gradient: torch.Tensor) -> None:
         self.first = self._clock.mark()
@@ -54,21 +85,24 @@ class CollectiveProbe:
         self.last = self._clock.mark()
 
     def backward_done(self) -> None:
-        """Must be called by the step immediately after its backward pass."""
+        """Mark the end of the backward pass. A step must call this immediately after it."""
         if self.first is not None:
             self.done = self._clock.mark()
 
-    def take(self) -> Any:
-        """Return and reset the marks (first, last, done) of the last step; None if incomplete."""
-        marks = (self.first, self.last, self.done)
-        self.first = self.last = self.done = None
+    def take_gradients(self) -> GradientMarks | None:
+        """Return and reset the marks of the last step's gradients; None if one of them is missing."""
+        marks = GradientMarks(self.first, self.last, self.done)
+        self.first = None
+        self.last = None
+        self.done = None
         if None in marks:
             return None
         return marks
 
     def take_syncs(self) -> list[Any]:
         """Return and reset the marks of the last step's waits for buffers: start and end in turn."""
-        syncs, self._syncs = self._syncs, []
+        syncs = self._syncs
+        self._syncs = []
         return syncs
 
     def pass_begins(self) -> None:
@@ -81,7 +115,8 @@ class CollectiveProbe:
 
     def take_passes(self) -> list[Any]:
         """Return and reset the marks of the last step's passes: start and end in turn. Empty if none were marked."""
-        passes, self._passes = self._passes, []
+        passes = self._passes
+        self._passes = []
         return passes
 
     def micro_batch(self) -> None:
@@ -90,14 +125,14 @@ class CollectiveProbe:
 
     def take_micro_batches(self) -> list[Any]:
         """Return and reset the marks of the last step's micro-batches. Empty if none were marked."""
-        marks, self._micro_batches = self._micro_batches, []
+        marks = self._micro_batches
+        self._micro_batches = []
         return marks
 
-    def pass_seconds(self, passes: list[Any]) -> tuple[float, float]:
-        """The sum of the passes' durations, and the time from the first start to the last end, seconds. The marks
-        must have been reached."""
-        return self.total_seconds(passes), self._clock.seconds(passes[0], passes[-1])
+    def pass_times(self, passes: list[Any]) -> PassTimes:
+        """The times of passes that `take_passes` returned. The device must have reached their marks."""
+        return PassTimes(self.total_seconds(passes), self._clock.seconds(passes[0], passes[-1]))
 
     def total_seconds(self, marks: list[Any]) -> float:
-        """The sum of the times between each start and its end, seconds. The marks must have been reached."""
+        """The sum of the times between each start and its end, seconds. The device must have reached the marks."""
         return sum(self._clock.seconds(start, end) for start, end in zip(marks[::2], marks[1::2]))

@@ -30,7 +30,7 @@ from flagbench_cases.rank.rank_group import (
 from flagbench_cases.rank.repeats import Repeater
 from flagbench_cases.rank.software import software
 from flagbench_cases.rank.stopwatch import now
-from flagbench_cases.rank.train_loop import Plan, TrainLoop
+from flagbench_cases.rank.train_loop import TrainLoop, TrainPlan
 from flagbench_cases.rank.waiting import ProcessorTime
 from flagbench_cases.shared import interpreter
 from flagbench_cases.shared.errors import UsageError
@@ -260,7 +260,7 @@ def parameter_sum(module: torch.nn.Module) -> float:
     return float(sum(p.detach().double().sum() for p in module.parameters()))
 
 
-def plan_of(config: dict[str, Any], replicas: int, first_step: int) -> Plan:
+def plan_of(config: dict[str, Any], replicas: int, first_step: int) -> TrainPlan:
     """How long to train and when to evaluate. Samples over all devices are converted to steps."""
     train = config["train"]
     evaluate_every_samples = train.get("evaluate_every_samples")
@@ -275,7 +275,7 @@ def plan_of(config: dict[str, Any], replicas: int, first_step: int) -> Plan:
         # The publisher trains until that number of samples is exceeded, and evaluates from that number on.
         max_steps = max_samples // batch + 1
         evaluate_from = -(-max_samples // batch)
-    return Plan(
+    return TrainPlan(
         train["max_epochs"],
         train["warmup_steps"],
         train["window_steps"],

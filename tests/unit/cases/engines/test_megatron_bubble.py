@@ -104,7 +104,7 @@ def taken(folder: Path, rank: int, count: int) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "batch_isend_irecv", lambda sent: events.append("exchange") or whole(sent))
         trainer.step([tokens] * count)
-    return {"events": events, "times": probe.pass_seconds(probe.take_passes())}
+    return {"events": events, "times": probe.pass_times(probe.take_passes())}
 
 
 @pytest.fixture(scope="module")

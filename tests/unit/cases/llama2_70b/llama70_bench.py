@@ -9,14 +9,14 @@ from typing import Any
 
 from flagbench_cases.cases.llama2_70b.workload import PretrainingWorkload
 from flagbench_cases.engines.groups import make_groups
-from flagbench_cases.rank.train_loop import Plan, TrainLoop
+from flagbench_cases.rank.train_loop import TrainLoop, TrainPlan
 from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import SpoolReader
 from flagbench_core.config import merge, preset_of
 from unit.cases.engines.megatron_bench import context_of
 
-WINDOW = Plan(1, warmup_steps=0, window_steps=3, target_acc=None, initial_evaluation=False)
+WINDOW = TrainPlan(1, warmup_steps=0, window_steps=3, target_acc=None, initial_evaluation=False)
 
 
 def configured(case: str = "llama2-70b", **changes: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def workload(folder: Path, rank: int, layout: Layout, **changes: Any) -> Pretrai
     return work
 
 
-def trained(folder: Path, rank: int, layout: Layout, plan: Plan = WINDOW, **changes: Any) -> dict[str, Any]:
+def trained(folder: Path, rank: int, layout: Layout, plan: TrainPlan = WINDOW, **changes: Any) -> dict[str, Any]:
     """Some steps in the case's own loop: this rank's steps, as they were recorded, and its facts."""
     work = workload(folder, rank, layout, **changes)
     context = work.context

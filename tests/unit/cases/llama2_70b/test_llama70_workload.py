@@ -12,7 +12,7 @@ import pytest
 
 from flagbench_cases.engines.megatron import attention
 from flagbench_cases.engines.megatron.shape import shape_of
-from flagbench_cases.rank.train_loop import Plan
+from flagbench_cases.rank.train_loop import TrainPlan
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.parallel_layout import Layout
@@ -142,7 +142,7 @@ def test_attention_in_one_kernel_is_not_recomputed_on_its_own(megatron: None, tm
 def test_the_measured_steps_in_fp16_update_the_parameters(megatron: None, tmp_path: Path) -> None:
     """From the first loss scale of the manifest; from Megatron's own, the record knows which steps were skipped."""
     train = load_case("llama2-70b")["presets"]["reference"]["train"]
-    plan = Plan(1, train["warmup_steps"], train["window_steps"], target_acc=None, initial_evaluation=False)
+    plan = TrainPlan(1, train["warmup_steps"], train["window_steps"], target_acc=None, initial_evaluation=False)
 
     def body(folder: Path, rank: int, world: int) -> Any:
         found = []

@@ -93,7 +93,7 @@ def train(work: LlamaLoraWorkload, steps: int, first: int = 0) -> list[float]:
             if index < skip:
                 continue
             losses.append(work.step(work.to_device(batch)))
-            work.context.probe.take()
+            work.context.probe.take_gradients()
             if first + len(losses) >= steps:
                 break
         epoch, skip = epoch + 1, 0

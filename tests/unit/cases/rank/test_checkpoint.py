@@ -14,7 +14,7 @@ import torch
 from flagbench_cases.contract import Evaluation, TrainWorkload, Work
 from flagbench_cases.rank import checkpoint
 from flagbench_cases.rank.checkpoint_writer import CheckpointWriter
-from flagbench_cases.rank.train_loop import Plan, TrainLoop
+from flagbench_cases.rank.train_loop import TrainLoop, TrainPlan
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
@@ -117,7 +117,7 @@ def run(folder: Path, resume: Path | None = None, every: int = 3) -> list[float]
     if saved is not None:
         set_generators = functools.partial(checkpoint.restore_generators, CPU, saved.generators, 0)
     first = saved.step if saved else 0
-    how = Plan(3, 1, None, None, False, first_step=first, checkpoint_every=every)
+    how = TrainPlan(3, 1, None, None, False, first_step=first, checkpoint_every=every)
     spool = RankSpool(str(folder / "spool"), 0)
     spool.reserve(how.capacity(4))
     TrainLoop(workload, how, spool, Device(), NoCollectives(), save, set_generators).run()

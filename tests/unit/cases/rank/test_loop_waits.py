@@ -11,7 +11,7 @@ import torch
 from flagbench_cases.rank import step_timer
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.stopwatch import CudaClock
-from flagbench_cases.rank.train_loop import Plan
+from flagbench_cases.rank.train_loop import TrainPlan
 from flagbench_cases.shared.spool import SpoolReader, Step
 from unit.cases.rank.toy_loop import FULL, Device, Time, Toy, train
 
@@ -68,7 +68,7 @@ class LateClock:
         self.finished = self.marked
 
 
-LONG = Plan(max_epochs=1, warmup_steps=20, window_steps=480, target_acc=None, initial_evaluation=False)
+LONG = TrainPlan(max_epochs=1, warmup_steps=20, window_steps=480, target_acc=None, initial_evaluation=False)
 
 
 @pytest.mark.parametrize("behind", [0, 50, 10**9], ids=["prompt", "50 marks late", "not before the end"])
@@ -265,7 +265,7 @@ def test_passes_and_the_time_between_them(tmp_path: Path, time: Time, behind: in
 def test_a_step_without_collectives_leaves_no_marks_behind(time: Time) -> None:
     probe = CollectiveProbe(LateClock(time, 0))
     probe.backward_done()
-    assert probe.take() is None
+    assert probe.take_gradients() is None
     probe.first = probe._clock.mark()  # a bucket, but no end of a backward pass: gradients accumulate
-    assert probe.take() is None
+    assert probe.take_gradients() is None
     assert (probe.first, probe.last, probe.done) == (None, None, None)

@@ -11,11 +11,11 @@ import torch.distributed as dist
 from flagbench_cases.contract import Evaluation, TrainWorkload, Work
 from flagbench_cases.rank.rank_group import Job
 from flagbench_cases.rank.stopwatch import HostClock
-from flagbench_cases.rank.train_loop import Plan, TrainLoop
+from flagbench_cases.rank.train_loop import TrainLoop, TrainPlan
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
 
-WINDOW = Plan(max_epochs=10, warmup_steps=2, window_steps=5, target_acc=0.9, initial_evaluation=True)
-FULL = Plan(max_epochs=3, warmup_steps=2, window_steps=None, target_acc=0.9, initial_evaluation=True)
+WINDOW = TrainPlan(max_epochs=10, warmup_steps=2, window_steps=5, target_acc=0.9, initial_evaluation=True)
+FULL = TrainPlan(max_epochs=3, warmup_steps=2, window_steps=None, target_acc=0.9, initial_evaluation=True)
 
 
 class Time:
@@ -108,7 +108,7 @@ class Toy(TrainWorkload):
 class NoCollectives:
     """One rank: there is nothing to mark."""
 
-    def take(self) -> None:
+    def take_gradients(self) -> None:
         return None
 
     def take_syncs(self) -> list[Any]:
@@ -124,7 +124,7 @@ class NoCollectives:
 def train(
     folder: Path,
     workload: Toy,
-    plan: Plan,
+    plan: TrainPlan,
     device: Device | None = None,
     probe: Any = None,
     checkpoint: Callable[[int], None] | None = None,
