@@ -1,9 +1,9 @@
-"""Checkpoints: everything needed to resume training, written atomically and without pickle.
+"""Restores training from checkpoints, and prepares the writer of new ones (rank/checkpoint_writer.py).
 
-A checkpoint is a folder `step-00000120`: `tensors.safetensors` of the workload, `generators.safetensors` of every
-rank's random generators, and `checkpoint.json` with the identity of the training and the files' checksums. If ranks
-have states of their own, as those of a split model, each has its `tensors-00003.safetensors` instead. On several
-nodes, they must share the folder.
+A checkpoint is everything that is needed to resume training, written atomically and without pickle. It is a folder
+such as `step-00000120` with `tensors.safetensors` of the workload, `generators.safetensors` of every rank's random
+generators, and `checkpoint.json` with the identity of the training and the files' checksums. If ranks have parts of a
+split model, each part has a file such as `tensors-00003.safetensors` instead. Several nodes must share the folder.
 
 In cases that can be resumed, the order of batches does not depend on torch's generators.
 """
@@ -17,7 +17,7 @@ from typing import Any, Callable, NamedTuple
 import torch
 
 from flagbench_cases.contract import TrainWorkload
-from flagbench_cases.rank.checkpoint_writer import CheckpointWriter, files_of
+from flagbench_cases.rank.checkpoint_writer import CheckpointWriter, files_of_rank
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.checkpoint_facts import GENERATORS, NOT_SHARED, REMEDY, TENSORS
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
@@ -26,14 +26,28 @@ from flagbench_cases.shared.parallel_layout import layout_of
 
 
 class Checkpoint(NamedTuple):
-    """The parts of a validated checkpoint that one rank needs; `sha256` is that of its `checkpoint.json`."""
+    """The parts of a validated checkpoint that one rank needs."""
 
     folder: str
     step: int
+    """The number of steps trained when it was written."""
     tensors: dict[str, torch.Tensor]
+    """The state of the workload by name: parameters, optimizer and so on."""
     facts: dict[str, Any]
+    """Values of the workload's state that are not tensors."""
     generators: dict[str, torch.Tensor]
+    """The states of the random generators of all ranks, by `RANK.cpu` and `RANK.cuda`."""
     sha256: str
+    """The checksum of its `checkpoint.json`."""
+
+
+class Checkpointing(NamedTuple):
+    """How a run uses checkpoints."""
+
+    saved: Checkpoint | None
+    """The checkpoint from which the workload was restored; None if the run starts from the beginning."""
+    write: Callable[[int], None] | None
+    """Writes the checkpoint of the step with the given number; None if the run writes no checkpoints."""
 
 
 def read(
@@ -41,19 +55,21 @@ def read(
 ) -> Checkpoint:
     """Read the checkpoint in `folder` with the tensors in the file `name`.
 
-    Raises DataError if it is damaged or lacks the file, UsageError if it belongs to other training than `identity`.
+    `beat` reports progress. Raises DataError if the checkpoint is damaged or lacks the file, UsageError if it belongs
+    to other training than `identity`.
     """
     content = checkpoint_facts.read(folder)
     checkpoint_facts.check_identity(content["identity"], identity)
-    for file in (name, GENERATORS):
-        _verify(folder, file, content["files"], beat)
+    for file_name in (name, GENERATORS):
+        _verify(folder, file_name, content["files"], beat)
+    # The parts of a split model are large: together, the ranks of a node would need too much memory for copies.
     tensors = _load(folder, name, mapped=name != TENSORS)
     states = _load(folder, GENERATORS, mapped=False)
     return Checkpoint(folder, content["step"], tensors, content["facts"], states, content["sha256"])
 
 
 def _verify(folder: str, name: str, files: dict[str, Any], beat: Callable[[], None]) -> None:
-    """Raise DataError unless a file has the checksum that is listed."""
+    """Raise DataError unless a file has the checksum listed in `files`, by name `bytes` and `sha256`."""
     path = os.path.join(folder, name)
     digest = hashlib.sha256()
     if name not in files:
@@ -70,7 +86,8 @@ def _verify(folder: str, name: str, files: dict[str, Any], beat: Callable[[], No
 
 
 def _load(folder: str, name: str, mapped: bool) -> dict[str, torch.Tensor]:
-    """The tensors of a file, in memory or mapped from it."""
+    """The tensors of a file by name. `mapped`: they stay in the file, which is mapped to memory, not read."""
+    # Imported here: runs without checkpoints do not need this library.
     from safetensors import SafetensorError
     from safetensors.torch import load, load_file
 
@@ -90,33 +107,29 @@ def prepare(
     device: torch.device,
     workload: TrainWorkload,
     beat: Callable[[], None] = lambda: None,
-) -> tuple[Checkpoint | None, Callable[[int], None] | None]:
-    """Restore `workload` from the plan's checkpoint, if it has one.
+) -> Checkpointing:
+    """Restore `workload` from the plan's checkpoint, if it has one, and prepare to write checkpoints, if it says so.
 
-    Called by every rank; if it fails on one, it fails on all.
-
-    Returns:
-        The checkpoint, or None if the run starts from the beginning, and a function that writes the checkpoint of a
-        step, or None if the run writes no checkpoints.
+    Called by every rank; if it fails on one, it fails on all. `beat` reports progress.
     """
     config = plan["config"]
     saved = None
-    every = config["train"].get("checkpoint_every_steps")
-    if not plan.get("resume") and not every:
-        return None, None
+    steps_between = config["train"].get("checkpoint_every_steps")
+    if not plan.get("resume") and not steps_between:
+        return Checkpointing(None, None)
     training = checkpoint_facts.identity(config, workload.describe()["data"])
-    files = files_of(workload, job)
+    files = files_of_rank(workload, job)
     if plan.get("resume"):
-        saved = _read_on_all(plan["resume"], training, files.restored, job, device, workload, beat)
+        saved = _read_on_all(plan["resume"], training, files.to_restore, job, device, workload, beat)
         workload.restore(saved.tensors, saved.facts)
-        saved = saved._replace(tensors={})  # they are not needed while it trains
-    if not every:
-        return saved, None
+        saved = saved._replace(tensors={})  # frees their memory: they are not needed any more
+    if not steps_between:
+        return Checkpointing(saved, None)
     writer = CheckpointWriter(plan["checkpoints"], training, plan["run_id"], job, device, beat)
-    if files.split:
+    if files.is_split:
         writer.check_shared()
     layout = layout_of(config)._asdict()
-    return saved, lambda step: writer.write(workload, step, layout)
+    return Checkpointing(saved, lambda step: writer.write(workload, step, layout))
 
 
 def _read_on_all(
@@ -128,7 +141,10 @@ def _read_on_all(
     workload: TrainWorkload,
     beat: Callable[[], None],
 ) -> Checkpoint:
-    """Read each rank's part of one checkpoint. Raises CaseError on every rank if one cannot be restored."""
+    """Read the part of a checkpoint that this rank needs, and check that it can be restored.
+
+    Raises CaseError on every rank if one rank cannot restore its part, or reads another checkpoint than rank 0.
+    """
     saved = None
     error = None
     try:
@@ -157,7 +173,8 @@ def check_generators(device: torch.device, saved: Checkpoint, rank: int) -> None
     where = f"{GENERATORS} of {saved.folder}"
     if f"{rank}.cpu" not in saved.generators:
         raise DataError(f"{where} has no state {rank}.cpu", REMEDY)
-    for name, generator_device in ((f"{rank}.cpu", torch.device("cpu")), (f"{rank}.cuda", device)):
+    generator_devices = {f"{rank}.cpu": torch.device("cpu"), f"{rank}.cuda": device}
+    for name, generator_device in generator_devices.items():
         if name not in saved.generators:
             continue
         try:

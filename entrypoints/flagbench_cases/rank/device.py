@@ -1,4 +1,7 @@
-"""The device of a rank behind a small interface: the CPU, or any device available as torch.cuda."""
+"""The device of a rank behind one interface (contract.Device): the CPU, or any device available as torch.cuda.
+
+Each has a `torch` device, a `clock` for marks on its timeline, and `backend`, the backend of its process groups.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ import torch
 
 from flagbench_cases.rank.stopwatch import CudaClock, HostClock
 from flagbench_cases.shared import system
+
+KIBIBYTE = 1024
+"""Bytes; Linux's unit of `ru_maxrss`."""
 
 
 class CpuDevice:
@@ -22,14 +28,14 @@ class CpuDevice:
         self.clock = HostClock()
 
     def synchronize(self) -> None:
-        """Nothing to wait for."""
+        """Return at once: the CPU has finished all work."""
 
     def describe(self, index: int) -> dict[str, Any]:
-        """Name and memory (bytes) of the host."""
+        """`index`, `name` of the processor, and `memory_bytes` of the host."""
         return {"index": index, "name": system.processor_name(), "memory_bytes": system.memory_bytes()}
 
     def reset_peak(self) -> None:
-        """Nothing: the kernel's peak of a process cannot be reset."""
+        """Do nothing: the kernel's peak of a process cannot be reset."""
 
     def allocator_peak(self) -> int | None:
         """None: there is no device allocator."""
@@ -37,7 +43,7 @@ class CpuDevice:
 
     def memory_peak(self) -> int:
         """Peak resident set size of this rank, bytes."""
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBIBYTE
 
 
 class CudaDevice:
@@ -50,40 +56,42 @@ class CudaDevice:
         torch.cuda.set_device(local_rank)
         self.torch = torch.device("cuda", local_rank)
         self.clock = CudaClock()
-        self._used = 0
+        self._peak_used = 0
+        """The most used memory that `memory_peak` has read so far, bytes."""
 
     def synchronize(self) -> None:
         """Wait until the device has finished all queued work."""
         torch.cuda.synchronize(self.torch)
 
     def describe(self, index: int) -> dict[str, Any]:
-        """Name and memory (bytes) as reported by the driver."""
+        """`index`, and `name` and `memory_bytes` of the device as reported by the driver."""
         properties = torch.cuda.get_device_properties(self.torch)
         return {"index": index, "name": properties.name, "memory_bytes": properties.total_memory}
 
     def reset_peak(self) -> None:
-        """Forget the peaks so far, and give back what the allocator keeps of them."""
+        """Forget the peaks so far, and release the memory that the allocator keeps for reuse."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.torch)
-        self._used = 0
+        self._peak_used = 0
 
     def allocator_peak(self) -> int | None:
         """Peak sum of live tensors, bytes."""
         return int(torch.cuda.max_memory_allocated(self.torch))
 
     def memory_peak(self) -> int:
-        """Used memory of the device including its context and other tenants, bytes: the maximum of all calls so far.
+        """Read the used memory of the device, and return the maximum of all readings so far, bytes.
 
-        Read at the end of training, and before a case empties the cache of torch's allocator. The allocator does not
-        release memory by itself, so this is the peak.
+        It includes the device's context and the memory of other processes. It must be called at the end of training,
+        and before a case empties the cache of torch's allocator: the allocator does not release memory by itself, so
+        the maximum of these readings is the peak.
         """
         free, total = torch.cuda.mem_get_info(self.torch)
-        self._used = max(self._used, int(total - free))
-        return self._used
+        self._peak_used = max(self._peak_used, int(total - free))
+        return self._peak_used
 
 
 def open_device(stack: dict[str, Any], local_rank: int) -> Any:
-    """The device of this rank."""
+    """Open the device of this rank: of the kind that the stack names, with the index `local_rank`."""
     if stack["device"]["kind"] == "cpu":
         return CpuDevice(local_rank)
     return CudaDevice(local_rank)

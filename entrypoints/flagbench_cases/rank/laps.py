@@ -1,4 +1,8 @@
-"""A soak: a device is measured in laps, and after each lap fixed operations are compared bit by bit."""
+"""The loop of a soak: the devices are measured again and again, in laps, to find faults that appear under load.
+
+After each lap, the results of fixed operations are compared bit by bit, and the health of the devices is read.
+rank/run.py creates the loop if the configuration asks for laps.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flagbench_cases.contract import MeasureWorkload
-from flagbench_cases.rank.lap_health import LapHealth, of_all_ranks
+from flagbench_cases.rank.lap_health import LapHealth, LapReading, join_readings
 from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan
 from flagbench_cases.rank.repeats import MIN_SECONDS, Repeater, Times
 from flagbench_cases.rank.stopwatch import now
@@ -18,25 +22,26 @@ from flagbench_core.stats.summary import median
 
 
 class RankLap(NamedTuple):
-    """What one rank contributes to a lap."""
+    """The measurements of one rank in a lap, which all ranks exchange."""
 
     rates: dict[str, float]
-    """FLOP/s or B/s by measurement."""
+    """FLOP/s or B/s by name of the measurement."""
     last_results: dict[str, str]
-    """The results of the fixed operations after this lap."""
+    """The digests of the results of the fixed operations after this lap, by name of the operation."""
     first_results: dict[str, str]
-    """Their results before the first lap."""
-    alike: Any
-    """Equal for devices that compute the same bits."""
-    health: dict[str, Any] | None
+    """The same before the first lap."""
+    device_type: Any
+    """A value that is equal for devices that compute the same bits."""
+    health: LapReading | None
     """The health of the devices of a node, from its first rank; None from every other rank."""
 
 
 class LapLoop(MeasureLoop):
     """Measures in laps on one rank, in step with the other ranks.
 
-    The first lap is a run without laps: its repeats are the steps of the spool. Later laps leave out the measurements
-    that look for the fastest of several operations. Of each of the rest, every lap keeps a median.
+    The first lap is the same as a run without laps: its repeats are the steps of the spool. Later laps leave out the
+    measurements that look for the fastest of several operations. For each other measurement, every lap writes the
+    median rate.
     """
 
     def __init__(
@@ -47,19 +52,19 @@ class LapLoop(MeasureLoop):
         repeater: Repeater,
         laps: int,
         first_results: dict[str, str],
-        alike: Any,
+        device_type: Any,
         health: LapHealth | None = None,
     ) -> None:
         """Prepare the laps.
 
         Args:
             workload: the measurements and the fixed operations.
-            plan: of each lap.
-            spool: where repeats and facts are written.
+            plan: how long to measure in each lap.
+            spool: receives repeats and facts.
             repeater: repeats the operations.
             laps: the number of laps.
             first_results: the results of the workload's fixed operations before the laps.
-            alike: a value that is equal for devices of one model with one driver, which compute the same bits.
+            device_type: a value that is equal for devices of one model with one driver, which compute the same bits.
             health: reads the health of a node's devices; given to the first rank of the node only.
         """
         super().__init__(workload, plan, spool, repeater)
@@ -68,15 +73,18 @@ class LapLoop(MeasureLoop):
         self.first_results = first_results
         self.last_results = first_results
         """The results of the fixed operations after the last lap."""
-        self.alike = alike
+        self.device_type = device_type
         self.health = health
         self.lap = 1
         self.repeated = [measurement for measurement in self.measurements if len(measurement.candidates) == 1]
+        """The measurements that every lap makes."""
         self._rates: dict[str, float] = {}
+        """FLOP/s or B/s in the current lap by name of the measurement."""
         self._collectives: list[str] = []
+        """The names of the measurements of the current lap in which all ranks take part together."""
 
     def run(self) -> dict[str, Any]:
-        """Measure until the last lap, or until a device is faulty. Returns the duration, seconds."""
+        """Measure until the last lap, or until a device is faulty. Returns the duration as `measure`, seconds."""
         self.spool.phase("measure", self.laps, of_steps=False)
         start = now()
         with torch.no_grad():
@@ -85,10 +93,9 @@ class LapLoop(MeasureLoop):
         return {"measure": now() - start}
 
     def _measure_lap(self) -> bool:
-        """Measure once, and write the fact `lap`.
+        """Measure one lap, and write the fact `lap`.
 
-        Returns whether all devices are still sound: they compute the same bits, and nothing in their health ends a
-        soak.
+        Returns whether all devices are sound: they compute the same bits, and nothing in their health ends a soak.
         """
         start = now()
         self._rates = {}
@@ -97,44 +104,31 @@ class LapLoop(MeasureLoop):
             self._measure_all(self.measurements)
         else:
             self._measure_all(self.repeated)
-        # Measurements that cannot be made are tried first, so that the rest of them share the whole next lap.
+        # Measurements that cannot be made are tried first, so that the others share the whole next lap.
         self.repeated.sort(key=lambda measurement: measurement.name in self._rates)
         self.last_results = self.workload.results()
         seconds = now() - start
         reading = None
         if self.health is not None:
             reading = self.health.read()
-        lap_of_this_rank = RankLap(self._rates, self.last_results, self.first_results, self.alike, reading)
+        lap_of_this_rank = RankLap(self._rates, self.last_results, self.first_results, self.device_type, reading)
         ranks: list[RankLap] = self.repeater.all_gather(lap_of_this_rank)
-        other_bits = self._other_bits(ranks)
-        health = of_all_ranks([rank_lap.health for rank_lap in ranks])
+        other_bits = find_other_bits(ranks)
+        health = join_readings([rank_lap.health for rank_lap in ranks])
         if self.spool.rank == 0:
             rates = self._rates_of_devices([rank_lap.rates for rank_lap in ranks])
             self.spool.fact("lap", lap=self.lap, seconds=seconds, rates=rates, other_bits=other_bits, **health)
         self.spool.progress(self.lap, self.laps)
-        faults = [finding for finding in health["health"] or () if ends_soak(finding["outcome"])]
-        return not other_bits and not faults
-
-    def _other_bits(self, ranks: list[RankLap]) -> list[dict[str, Any]]:
-        """The name and rank of each fixed operation whose bits differ from those before the laps, or from those of a
-        device that computes the same."""
-        results_of_ranks = {}
-        for rank, rank_lap in enumerate(ranks):
-            results_of_ranks[rank] = {
-                "first": rank_lap.first_results,
-                "second": rank_lap.last_results,
-                "alike": rank_lap.alike,
-            }
-        wrong = []
-        for operation in compare_results(results_of_ranks):
-            for rank in sorted({*operation["changed"], *operation["apart"]}):
-                wrong.append({"name": operation["name"], "rank": rank})
-        return wrong
+        if other_bits:
+            return False
+        findings = health["health"] or []  # None if no health was read
+        return not any(ends_soak(finding["outcome"]) for finding in findings)
 
     def _rates_of_devices(self, ranks: list[dict[str, float]]) -> dict[str, list[float]]:
-        """The rates of this lap by measurement: of each rank, or for a collective of the slowest rank alone.
+        """The rates of this lap by name of the measurement.
 
-        Empty for more ranks than a record lists.
+        They are a list with the rate of each rank, or for a collective with the rate of the slowest rank alone. Empty
+        for more ranks than a record lists.
         """
         if len(ranks) > MOST_LISTED:
             return {}
@@ -156,12 +150,31 @@ class LapLoop(MeasureLoop):
         self.spool.beat()
 
     def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
-        """Keep the median rate of all repeats, of what every lap measures. In lap 1, write the last repeats."""
+        """Note the median rate of all repeats, if every lap makes this measurement. In lap 1, write the repeats."""
         if self.lap == 1:
             super()._write(name, times, operations, measured, keep)
-        if "tried" in measured:
+        if "tried" in measured:  # the fastest of several candidates, which only the first lap looks for
             return
         seconds = median([repeat.device for repeat in times])
         self._rates[name] = round(operations * amount(measured) / max(seconds, MIN_SECONDS))
         if measured["operation"] in COLLECTIVES:
             self._collectives.append(name)
+
+
+def find_other_bits(ranks: list[RankLap]) -> list[dict[str, Any]]:
+    """The fixed operations that gave other bits, each as `name` and `rank`.
+
+    The bits of a rank are compared with those before the laps, and with those of devices that compute the same.
+    """
+    results_of_ranks = {}
+    for rank, rank_lap in enumerate(ranks):
+        results_of_ranks[rank] = {
+            "first": rank_lap.first_results,
+            "second": rank_lap.last_results,
+            "alike": rank_lap.device_type,
+        }
+    wrong = []
+    for operation in compare_results(results_of_ranks):
+        for rank in sorted({*operation["changed"], *operation["apart"]}):
+            wrong.append({"name": operation["name"], "rank": rank})
+    return wrong

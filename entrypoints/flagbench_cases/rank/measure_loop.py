@@ -1,4 +1,8 @@
-"""The loop of a case that measures. It runs a MeasureWorkload; each repeat of an operation is a step in the spool."""
+"""The loop of a case that measures the device without a model, such as `roofs`: runs a MeasureWorkload.
+
+rank/run.py creates the loop. A measurement names one operation, such as a matrix multiplication of a size, or several
+candidates of which the fastest is wanted. The loop repeats the operation; each repeat is a step in the spool.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +18,35 @@ from flagbench_core.evidence.roofs import HEATED_SECONDS, MAMF_REPEATS, MAMF_WAR
 from flagbench_core.stats.summary import median
 
 FULL_REPEATS = 100
-"""With this number of repeats, a mean has an interval within the run."""
+"""The number of repeats of a measurement with a published number of iterations: enough for a confidence interval of
+their mean."""
 SEARCH_SHARE = 0.5
-"""The share of a measurement's time used to find the fastest of its candidates."""
+"""The share of a measurement's time used to find the fastest of its candidates. The other half measures it."""
 MIN_REMAINING_SECONDS = 0.1
 """Seconds that the remaining measurements share if earlier ones have used up the time."""
 MAX_REASON_LENGTH = 200
-"""Most characters of an error that become the reason why an operation was not measured."""
+"""Most characters of an error that become the reason why an operation was not measured: two lines of a terminal."""
 
 
 class MeasurePlan(NamedTuple):
-    """How long to measure: at most `repeats` of each measurement are kept, and all take about `seconds`."""
+    """How long to measure."""
 
     repeats: int
+    """The number of repeats of each measurement that are kept at most."""
     seconds: float
+    """The time that all measurements take together, approximately."""
     iterations: Mapping[str, int] = {}
-    """Operations of measurements, by name, that are made in full, in FULL_REPEATS repeats, however long they take."""
+    """The published number of operations by name of a measurement. They are made in full, however long they take."""
     names: Sequence[str] = ()
     """Names of the measurements to make; empty: all."""
     heat_seconds: float = 0.0
-    """Seconds of products that heat the device before the first isolated product. If not 0, each isolated product
-    takes at least HEATED_SECONDS. Both are in addition to `seconds`."""
+    """Seconds of matrix multiplications that heat the device before the first isolated operation. If not 0, each
+    isolated operation is repeated for at least HEATED_SECONDS. Both are in addition to `seconds`."""
     fill_share: bool = False
     """Whether a measurement takes all of its share of the seconds, even if its repeats are steady before."""
 
 
-class Ready(NamedTuple):
+class PreparedOperation(NamedTuple):
     """An operation that can be repeated."""
 
     operation: Operation
@@ -51,24 +58,24 @@ class Ready(NamedTuple):
     @property
     def speed(self) -> float:
         """FLOP/s or B/s of the operation."""
-        return _speed(self.operation, self.seconds)
+        return _speed_of(self.operation, self.seconds)
 
 
 class Finalists(NamedTuple):
     """The candidates of a measurement that are measured until they are steady."""
 
-    operations: list[Ready]
-    """The first candidate, and the fastest of the others if there is one; empty if no candidate can be measured."""
+    operations: list[PreparedOperation]
+    """The first candidate and the fastest later one, if there is one; empty if no candidate can be measured."""
     tried: int
     """The number of candidates that could be measured."""
     reason: str | None
-    """Why the last candidate that cannot be measured cannot; None if all can."""
+    """Why a candidate cannot be measured, the last such candidate; None if all can be."""
 
 
 class MeasuredCandidate(NamedTuple):
     """A finalist and its repeats."""
 
-    candidate: Ready
+    candidate: PreparedOperation
     times: list[Times]
     speed: float
     """FLOP/s or B/s of the slowest rank in these repeats."""
@@ -78,9 +85,9 @@ class MeasurementEnd(NamedTuple):
     """How a measurement ended."""
 
     absent_reason: str | None
-    """Why it could not be made; None if it was."""
+    """Why the measurement could not be made; None if it was made."""
     extra_seconds: float
-    """The seconds that it took in addition to its share."""
+    """The seconds that it took and that do not count as its share."""
 
 
 class NotMeasurableError(Exception):
@@ -102,16 +109,16 @@ class MeasureLoop:
         self.spool = spool
         self.repeater = repeater
         self.steps = 0
-        self.heated: float | None = None
-        """Seconds of products that heated the device; None before."""
+        self.heated_seconds: float | None = None
+        """The seconds for which the device was heated; None before it is."""
 
     @property
     def capacity(self) -> int:
-        """The maximum number of steps."""
+        """The maximum number of steps that the spool must hold."""
         return len(self.measurements) * max(self.plan.repeats, FULL_REPEATS, MAMF_REPEATS)
 
     def run(self) -> dict[str, Any]:
-        """Measure everything. Returns the duration, seconds."""
+        """Make all measurements. Returns their duration as `measure`, seconds."""
         self.spool.phase("measure", self.capacity, of_steps=False)
         start = now()
         with torch.no_grad():
@@ -119,13 +126,14 @@ class MeasureLoop:
         return {"measure": now() - start}
 
     def _measure_all(self, measurements: Sequence[Measurement]) -> None:
-        """Measure in about as many seconds as the plan says."""
+        """Make measurements in about as many seconds as the plan says, each in an equal share of what remains."""
         count = len(measurements)
         end = now() + self.plan.seconds
         for index, measurement in enumerate(measurements):
             remaining = max(end - now(), MIN_REMAINING_SECONDS)
-            # The same on all ranks: the number of repeats that each of them makes depends on it.
-            share = max(self.repeater.all_gather(remaining / (count - index)))
+            share_on_rank = remaining / (count - index)
+            # The share is the same on all ranks: the number of repeats that each of them makes depends on it.
+            share = max(self.repeater.all_gather(share_on_rank))
             measurement_end = self._measure(measurement, share)
             if measurement_end.absent_reason is not None:
                 self._note_absent(measurement.name, measurement_end.absent_reason)
@@ -142,7 +150,7 @@ class MeasureLoop:
         self.spool.progress(done * self.capacity // count, self.capacity)
 
     def _measure(self, measurement: Measurement, seconds: float) -> MeasurementEnd:
-        """Measure the fastest of the candidates in about `seconds`."""
+        """Make one measurement in about `seconds`, in the way that fits its operation and the plan."""
         start = now()
         finalists = self._find_finalists(measurement, seconds)
         if not finalists.operations:
@@ -158,14 +166,14 @@ class MeasureLoop:
         self._measure_fastest(measurement, finalists, limit)
         return MeasurementEnd(None, 0.0)
 
-    def _measure_iterations(self, name: str, ready: Ready, iterations: int) -> None:
+    def _measure_iterations(self, name: str, prepared: PreparedOperation, iterations: int) -> None:
         """Make the published number of iterations, in FULL_REPEATS repeats, however long they take.
 
         The remainder of the division by FULL_REPEATS is dropped: repeats of different lengths cannot be compared.
         """
         operations = max(1, iterations // FULL_REPEATS)
-        times = self.repeater.repeat_in_full(ready.start, operations, FULL_REPEATS)
-        self._write(name, times, operations, ready.operation.measured, FULL_REPEATS)
+        times = self.repeater.repeat_in_full(prepared.start, operations, FULL_REPEATS)
+        self._write(name, times, operations, prepared.operation.measured, FULL_REPEATS)
 
     def _measure_fastest(self, measurement: Measurement, finalists: Finalists, limit: float) -> None:
         """Repeat each finalist until it is steady, and write the repeats of the fastest.
@@ -176,7 +184,7 @@ class MeasureLoop:
         keep = self.plan.repeats
         fastest: MeasuredCandidate | None = None
         for candidate in finalists.operations:
-            times = self.repeater.until_steady(
+            times = self.repeater.repeat_until_steady(
                 candidate.start,
                 candidate.seconds,
                 limit,
@@ -185,48 +193,53 @@ class MeasureLoop:
                 stop_when_steady=not self.plan.fill_share,
             )
             repeat_seconds = median([times_of_repeat.device for times_of_repeat in times])
-            operation_seconds = repeat_seconds / self.repeater.operations(candidate.seconds)
+            operation_seconds = repeat_seconds / self.repeater.operations_per_repeat(candidate.seconds)
             slowest_seconds = max(self.repeater.all_gather(operation_seconds))
-            speed = _speed(candidate.operation, slowest_seconds)
+            speed = _speed_of(candidate.operation, slowest_seconds)
             if fastest is None or speed > fastest.speed:
                 fastest = MeasuredCandidate(candidate, times, speed)
         assert fastest is not None, "there is at least one finalist"
         measured = dict(fastest.candidate.operation.measured)
         if len(measurement.candidates) > 1:
             measured["tried"] = finalists.tried
-        operations = self.repeater.operations(fastest.candidate.seconds)
+        operations = self.repeater.operations_per_repeat(fastest.candidate.seconds)
         self._write(measurement.name, fastest.times, operations, measured, keep)
 
-    def _measure_isolated(self, name: str, ready: Ready, operation: Isolated, seconds: float) -> MeasurementEnd:
-        """Measure an isolated operation in its share of seconds, on a heated device if the plan says so."""
-        expected = ready.seconds * (MAMF_WARMUP + MAMF_REPEATS)
+    def _measure_isolated(
+        self, name: str, prepared: PreparedOperation, operation: Isolated, seconds: float
+    ) -> MeasurementEnd:
+        """Measure an operation that is timed alone, in `seconds`, on a heated device if the plan says so.
+
+        MAMF_REPEATS and MAMF_WARMUP are those of the published MAMF measurements (maximum achievable matmul FLOPS).
+        """
+        expected = prepared.seconds * (MAMF_WARMUP + MAMF_REPEATS)
         if expected > seconds:
             return MeasurementEnd(_too_long(expected), 0.0)
-        measured = dict(ready.operation.measured)
+        measured = dict(prepared.operation.measured)
         min_seconds = 0.0
         if self.plan.fill_share:
             min_seconds = seconds
         extra_seconds = 0.0
         if self.plan.heat_seconds:
-            if self.heated is None:
-                self.heated = self.repeater.heat(operation.run, ready.seconds, self.plan.heat_seconds)
-                extra_seconds += self.heated
-            measured["heated_seconds"] = round(self.heated, 3)
+            if self.heated_seconds is None:
+                self.heated_seconds = self.repeater.heat(operation.run, prepared.seconds, self.plan.heat_seconds)
+                extra_seconds += self.heated_seconds
+            measured["heated_seconds"] = round(self.heated_seconds, 3)
             if min_seconds < HEATED_SECONDS:
                 extra_seconds += HEATED_SECONDS - min_seconds
                 min_seconds = HEATED_SECONDS
-        times = self.repeater.isolated(operation, MAMF_WARMUP, MAMF_REPEATS, min_seconds)
+        times = self.repeater.repeat_isolated(operation, MAMF_WARMUP, MAMF_REPEATS, min_seconds)
         self._write(name, times, 1, measured, MAMF_REPEATS)
         return MeasurementEnd(None, extra_seconds)
 
     def _find_finalists(self, measurement: Measurement, seconds: float) -> Finalists:
-        """Try the candidates for SEARCH_SHARE of `seconds`.
+        """Try the candidates for SEARCH_SHARE of `seconds`, at least the first one.
 
         There are two finalists because an idle device is fast until its power is limited: the first candidate, which
         is tried on a cool device, may only look fastest.
         """
-        first: Ready | None = None
-        fastest_later: Ready | None = None
+        first: PreparedOperation | None = None
+        fastest_later: PreparedOperation | None = None
         start = now()
         tried = 0
         reason: str | None = None
@@ -236,22 +249,27 @@ class MeasureLoop:
                 if not all(self.repeater.all_gather(has_time)):
                     break
             try:
-                ready = self._prepare(operation, seconds)
+                prepared = self._prepare(operation, seconds)
             except NotMeasurableError as error:
                 reason = error.reason
                 continue
             tried += 1
             if first is None:
-                first = ready
-            elif fastest_later is None or ready.speed > fastest_later.speed:
-                fastest_later = ready
-        operations = [candidate for candidate in (first, fastest_later) if candidate is not None]
+                first = prepared
+            elif fastest_later is None or prepared.speed > fastest_later.speed:
+                fastest_later = prepared
+        operations = []
+        if first is not None:
+            operations.append(first)
+        if fastest_later is not None:
+            operations.append(fastest_later)
         return Finalists(operations, tried, reason)
 
-    def _prepare(self, operation: Operation, seconds: float) -> Ready:
-        """Prepare an operation on all ranks. Raises NotMeasurableError if it cannot be repeated within `seconds`.
+    def _prepare(self, operation: Operation, seconds: float) -> PreparedOperation:
+        """Prepare an operation on all ranks. Raises NotMeasurableError if it fails or takes over half of `seconds`.
 
-        One operation may take half of them at most.
+        If it has a probe, a small operation of the same kind, its time is estimated first, so that a slow device does
+        not spend minutes on an operation that is then left out.
         """
         if operation.probe is not None:
             probe = self._prepare(operation.probe, seconds)
@@ -259,14 +277,17 @@ class MeasureLoop:
             if expected > seconds / 2:
                 raise NotMeasurableError(_too_long(expected))
         start = self._run_on_all_ranks(operation.prepare)
-        seconds_on_rank = self._run_on_all_ranks(lambda: self.repeater.once(start))
+        seconds_on_rank = self._run_on_all_ranks(lambda: self.repeater.time_once(start))
         first_seconds = max(self.repeater.all_gather(seconds_on_rank))
         if first_seconds > seconds / 2:
             raise NotMeasurableError(_too_long(first_seconds))
-        return Ready(operation, start, self.repeater.pace(start))
+        return PreparedOperation(operation, start, self.repeater.time_operation(start))
 
     def _run_on_all_ranks(self, function: Callable[[], Any]) -> Any:
-        """The return value of a function on this rank. Raises NotMeasurableError if it fails on any rank."""
+        """Call `function` on every rank. Returns its value on this rank.
+
+        Raises NotMeasurableError if it fails on any rank.
+        """
         value = None
         reason = None
         try:
@@ -280,13 +301,21 @@ class MeasureLoop:
         return value
 
     def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
-        """Write the last `keep` repeats as steps, and which operation they measure."""
+        """Write the last `keep` repeats as steps, and as the fact `pass` which operation they measure.
+
+        Args:
+            name: the measurement.
+            times: of each repeat.
+            operations: the number of operations in a repeat.
+            measured: the kind and sizes of the operation; see `Operation.measured`.
+            keep: the number of repeats to write at most.
+        """
         times = times[-keep:]
         total = 0.0
         written = 0.0
         for times_of_repeat in times:
             total += times_of_repeat.device
-            # The evidence has whole microseconds. The rest of one repeat is added to the next.
+            # The record's evidence has whole microseconds. What rounding cuts off one repeat is added to the next.
             device = round(total - written, 6)
             written += device
             self.spool.step(repeat(operations, device, times_of_repeat.host, times_of_repeat.after))
@@ -298,17 +327,21 @@ class MeasureLoop:
 
 
 class RoofsLoop(MeasureLoop):
-    """Measures some of the roofs before the steps of another case. The repeats do not count as steps."""
+    """Measures some of the roofs, the rates that a device reaches without a model, before the steps of another case.
+
+    The repeats do not count as steps.
+    """
 
     def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
-        """Write the last `keep` repeats as one fact."""
+        """Write the last `keep` repeats as the fact `roof`."""
         self.spool.fact("roof", name=name, operations=operations, times=times[-keep:], measured=measured)
 
 
 def _too_long(seconds: float) -> str:
+    """The reason why an operation that takes `seconds` is not measured."""
     return f"it takes {seconds:.2g} s, too long for its share of the time"
 
 
-def _speed(operation: Operation, seconds: float) -> float:
+def _speed_of(operation: Operation, seconds: float) -> float:
     """FLOP/s or B/s of an operation that takes `seconds`."""
     return amount(operation.measured) / max(seconds, MIN_SECONDS)

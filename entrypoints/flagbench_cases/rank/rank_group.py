@@ -1,4 +1,7 @@
-"""Communication among the ranks of a job, apart from that of the workload."""
+"""Communication among the ranks of a job, apart from that of the workload: values, barriers, settings, spools.
+
+rank/run.py creates the Job; loops, checkpoints and repeats exchange values through it.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,31 @@ CHOSEN_NETWORK = re.compile("NCCL INFO Using network (.+)")
 """What NCCL logs when it starts (src/init.cc): `IB`, `Socket`, or the name of a plugin."""
 
 
+LIMIT_FACTOR = 2
+MIN_LIMIT_SECONDS = 600
+"""The timeout of a collective is LIMIT_FACTOR times that of the run plus MIN_LIMIT_SECONDS. It is only a fallback:
+the parent process detects hangs, and does so after the timeout of the run."""
+
+
 class Job:
-    """The ranks of the job; uses torch.distributed if there are several."""
+    """The ranks of the job; uses torch.distributed if there are several.
+
+    `rank` is that of this process, `world` the number of ranks, and `control` a group on the hosts (gloo), so that
+    exchanging values does not use the devices.
+    """
 
     def __init__(self, device: Any, timeout: float) -> None:
+        """Join the other ranks. `timeout`: seconds without progress after which the parent process ends the run."""
         self.rank = int(os.environ["RANK"])
         self.world = int(os.environ["WORLD_SIZE"])
-        # The parent process detects hangs; the timeout of collectives is only a fallback.
-        self.limit = timedelta(seconds=2 * timeout + 600)
+        self.collective_timeout = timedelta(seconds=LIMIT_FACTOR * timeout + MIN_LIMIT_SECONDS)
         self.control: Any = None
         if self.world > 1:
-            dist.init_process_group(device.backend, init_method="env://", timeout=self.limit)
+            dist.init_process_group(device.backend, init_method="env://", timeout=self.collective_timeout)
             if device.backend == "gloo":
                 self.control = dist.group.WORLD
             else:
-                self.control = dist.new_group(backend="gloo", timeout=self.limit)
+                self.control = dist.new_group(backend="gloo", timeout=self.collective_timeout)
 
     def all_gather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""
@@ -45,13 +58,17 @@ class Job:
         """Every rank's value, in rank order, on rank 0; None elsewhere."""
         if self.world == 1:
             return [value]
-        values = [None] * self.world if self.rank == 0 else None
+        values: list[Any] | None = None
+        if self.rank == 0:
+            values = [None] * self.world
         dist.gather_object(value, values, dst=0, group=self.control)
         return values
 
     def all_succeed(self, value: Any, error: CaseError | None) -> list[Any]:
-        """Every rank's value, in rank order, if no rank has an error. Otherwise a rank raises its own, and the ranks
-        without one raise PeerError."""
+        """Every rank's value, in rank order, if no rank has an error.
+
+        Otherwise, a rank with an error raises it, and every other rank raises PeerError.
+        """
         answers = self.all_gather((value, error is not None))
         if error is not None:
             raise error
@@ -67,9 +84,10 @@ class Job:
 
 
 def keep_nccl_log(spool: RankSpool) -> None:
-    """Have NCCL, before it starts, log to a file of the spool what it chooses, unless the user asked for this log.
+    """Have NCCL log its choice of networks to a file of the spool. Must be called before NCCL starts.
 
-    NCCL_DEBUG=WARN, which images and clusters set, does not ask for it; torch's errors have what NCCL warns of.
+    If the user asked for NCCL's log, it stays as it is. NCCL_DEBUG=WARN, which images and clusters set, does not
+    count as asking: torch's errors contain the same warnings.
     """
     user_asks = os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE")
     if not user_asks and "NCCL_DEBUG_FILE" not in os.environ:
@@ -77,14 +95,18 @@ def keep_nccl_log(spool: RankSpool) -> None:
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=file)
 
 
-def nccl_networks(spool: RankSpool) -> list[str]:
-    """The networks that NCCL chose on this rank by its log, each once; none without a log."""
+def read_nccl_networks(spool: RankSpool) -> list[str]:
+    """The networks that NCCL chose on this rank according to its log, sorted; empty without a log."""
+    networks: set[str] = set()
     try:
         with open(path_of(spool.folder, spool.rank, "nccl"), encoding="utf-8", errors="replace") as file:
-            matches = [match for match in map(CHOSEN_NETWORK.search, file) if match]
-            return sorted({match.group(1).strip() for match in matches})
-    except OSError:
+            for line in file:
+                match = CHOSEN_NETWORK.search(line)
+                if match is not None:
+                    networks.add(match.group(1).strip())
+    except OSError:  # NCCL was not used, or the user has the log
         return []
+    return sorted(networks)
 
 
 def check_same_configuration(job: Job, plan: dict[str, Any]) -> None:
@@ -92,18 +114,23 @@ def check_same_configuration(job: Job, plan: dict[str, Any]) -> None:
     setup = {"configuration": plan["config_digest"], "stack": plan["stack"]["name"], "torch": str(torch.__version__)}
     setups = job.all_gather(setup)
     for rank, rank_setup in enumerate(setups):
-        for what, value in rank_setup.items():
-            first = setups[0][what]
-            if value != first:
+        for name, value in rank_setup.items():
+            expected = setups[0][name]
+            if value != expected:
                 raise UsageError(
-                    f"rank {rank} has the {what} {value}, but rank 0 has {first}",
+                    f"rank {rank} has the {name} {value}, but rank 0 has {expected}",
                     "start every node with the same arguments and the same image",
                 )
 
 
 def collect_spools(job: Job, plan: dict[str, Any], spool: RankSpool) -> None:
     """Send the spools of other nodes to node 0, where the record is assembled."""
-    files = None if plan["node_rank"] == 0 else spool.files()
-    for rank, files_of_rank in enumerate(job.gather(files) or []):
-        if files_of_rank:
+    files = None
+    if plan["node_rank"] != 0:
+        files = spool.files()
+    files_by_rank = job.gather(files)
+    if files_by_rank is None:  # on every rank except rank 0
+        return
+    for rank, files_of_rank in enumerate(files_by_rank):
+        if files_of_rank is not None:
             receive(spool.folder, rank, files_of_rank)

@@ -1,5 +1,8 @@
-"""Repeats an operation until its time is steady. A repeat is several operations, so that its time is long enough for
-the clock; it is timed by marks on the device's timeline."""
+"""Times operations of the device by repeating them, for the measuring loop (measure_loop.py) and matmul_peak.py.
+
+A repeat is several operations that follow one another, so that its time is long enough for the clock. It is timed by
+marks on the device's timeline. Repeats are steady when flagbench_core.evidence.roofs.is_steady says so.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from flagbench_core.evidence.roofs import REPEATS, is_steady
 from flagbench_core.stats.summary import median
 
 REPEAT_SECONDS = 0.02
-"""The time that a repeat takes at least, unless it has MAX_OPERATIONS. The scheduler of a host takes a core away for
-milliseconds, and the power management of a device reacts as fast."""
+"""The time that a repeat takes at least, unless it has MAX_OPERATIONS. It is longer than the milliseconds for which
+the scheduler of a host takes a core away, and within which the power management of a device reacts."""
 ROUND_SECONDS = 0.1
-"""Duration of the repeats between two decisions of the ranks whether to continue."""
+"""Duration of a round: the repeats between two decisions of the ranks whether to continue. A decision makes the
+device wait, so there are few of them."""
 MAX_OPERATIONS = 1000
-"""Maximum number of operations in a repeat."""
+"""Maximum number of operations in a repeat. Operations of less than 20 microseconds reach it."""
 TRIES = 3
 """Number of repeats used to compare candidates."""
 MIN_SECONDS = 1e-9
@@ -28,15 +32,15 @@ class Times(NamedTuple):
     """The times of one repeat, seconds."""
 
     device: float
-    """By the device's clock."""
+    """The time between the marks around the repeat, by the device's clock."""
     host: float
-    """By the host's clock, from the start of the repeat until its last operation is launched."""
+    """The time from the start of the repeat until its last operation is launched, by the host's clock."""
     after: float
-    """By the host's clock, after the repeat until the device has finished; 0 except for the last of its round."""
+    """The time that the host then waits for the device; 0 except for the last repeat of a round."""
 
 
-def only_rank(value: Any) -> list[Any]:
-    """The values of all ranks in a job with one rank."""
+def gather_one(value: Any) -> list[Any]:
+    """The values of all ranks in a job with one rank: the default for `all_gather`."""
     return [value]
 
 
@@ -44,32 +48,41 @@ class Repeater:
     """Repeats operations on the device of a rank."""
 
     def __init__(
-        self, device: Any, all_gather: Callable[[Any], list[Any]] = only_rank, beat: Callable[[], None] = lambda: None
+        self,
+        device: Any,
+        all_gather: Callable[[Any], list[Any]] = gather_one,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
-        """`all_gather` returns every rank's value, so that all ranks decide the same; `beat` reports progress."""
+        """Prepare to repeat operations on `device`.
+
+        Args:
+            device: the device of this rank.
+            all_gather: returns every rank's value on every rank, so that all ranks decide the same.
+            beat: reports that this rank makes progress.
+        """
         self.device = device
         self.all_gather = all_gather
         self.beat = beat
 
-    def once(self, operation: Callable[[], Any]) -> float:
-        """Seconds of one operation on this rank. The first one also loads libraries and maps memory."""
+    def time_once(self, operation: Callable[[], Any]) -> float:
+        """Run an operation once. Returns its seconds; the first time, they include loading libraries."""
         return self._timed(operation, 1, 1)[0].device
 
-    def pace(self, operation: Callable[[], Any]) -> float:
-        """Seconds of an operation on the slowest rank: on each rank the median of TRIES repeats."""
-        first_seconds = max(self.all_gather(self.once(operation)))
-        count = self.operations(first_seconds)
+    def time_operation(self, operation: Callable[[], Any]) -> float:
+        """Run TRIES repeats. Returns the seconds of one operation: the median on a rank, the maximum over ranks."""
+        first_seconds = max(self.all_gather(self.time_once(operation)))
+        count = self.operations_per_repeat(first_seconds)
         self.beat()
         repeats = self._timed(operation, count, TRIES)
         seconds = median([times.device for times in repeats]) / count
         return max(self.all_gather(seconds))
 
-    def operations(self, seconds: float) -> int:
-        """The number of operations in a repeat, for operations of this duration."""
+    def operations_per_repeat(self, seconds: float) -> int:
+        """The number of operations in a repeat, if one operation takes `seconds`."""
         operations = round(REPEAT_SECONDS / max(seconds, MIN_SECONDS))
         return max(1, min(MAX_OPERATIONS, operations))
 
-    def until_steady(
+    def repeat_until_steady(
         self,
         operation: Callable[[], Any],
         seconds: float,
@@ -78,21 +91,21 @@ class Repeater:
         warmup: int = 0,
         stop_when_steady: bool = True,
     ) -> list[Times]:
-        """Repeat an operation until its last `keep` repeats are steady on all ranks, or a time limit.
+        """Repeat an operation until its last `keep` repeats are steady on all ranks, or until a time limit.
 
         Args:
-            operation: starts it once.
-            seconds: of one operation, the same on all ranks, so that all of them make the same number of repeats.
+            operation: starts the operation once.
+            seconds: the duration of one operation. It is the same on all ranks: the number of repeats depends on it.
             limit: seconds after which no further round of repeats begins.
             keep: the number of repeats to keep.
             warmup: the number of repeats before those that are kept, if there is time for them.
             stop_when_steady: if false, repeat until the limit even if the repeats are steady.
 
         Returns:
-            The last repeats, at most `keep`; without `stop_when_steady`, all of them.
+            The times of the last `keep` repeats at most; without `stop_when_steady`, of all repeats.
         """
-        operations = self.operations(seconds)
-        max_kept = None
+        operations = self.operations_per_repeat(seconds)
+        max_kept = None  # no maximum
         if stop_when_steady:
             max_kept = keep
         kept: deque[Times] = deque(maxlen=max_kept)
@@ -106,20 +119,26 @@ class Repeater:
             steady = False
             if stop_when_steady and repeats_so_far >= warmup + keep:
                 steady = is_steady([times.device for times in kept])
-            if all(self.all_gather(steady or now() >= end)):
+            is_done = steady or now() >= end
+            if all(self.all_gather(is_done)):
                 return list(kept)
 
     def repeat_in_full(self, operation: Callable[[], Any], operations: int, count: int) -> list[Times]:
-        """`count` repeats of `operations` each, however long they take, after one that warms up."""
+        """Make `count` repeats of `operations` each, however long they take, after a repeat that warms up.
+
+        Returns the times of the `count` repeats.
+        """
         repeats: list[Times] = []
         for _ in range(count + 1):
             repeats += self._timed(operation, operations, 1)
             self.beat()
         return repeats[1:]
 
-    def isolated(self, operation: Isolated, warmup: int, count: int, min_seconds: float = 0.0) -> list[Times]:
-        """`count` repeats of one operation each after `warmup` that are left out, and more until `min_seconds` have
-        passed."""
+    def repeat_isolated(self, operation: Isolated, warmup: int, count: int, min_seconds: float = 0.0) -> list[Times]:
+        """Make repeats of one operation each: `warmup` and then `count`, and more until `min_seconds` have passed.
+
+        Returns the times of all repeats after the warm-up.
+        """
         begun = now()
         repeats = self._timed(operation.run, 1, warmup + count, operation.clear)[warmup:]
         self.beat()
@@ -129,10 +148,9 @@ class Repeater:
         return repeats
 
     def heat(self, operation: Callable[[], Any], seconds: float, limit: float) -> float:
-        """Repeat an operation, which takes `seconds`, until `limit` seconds have passed. Returns the seconds that it
-        took."""
+        """Repeat an operation, which takes `seconds`, until `limit` seconds have passed. Returns how many passed."""
         begun = now()
-        operations = self.operations(seconds)
+        operations = self.operations_per_repeat(seconds)
         count = self._repeats_of_round(seconds, REPEATS)
         while now() - begun < limit:
             self._timed(operation, operations, count)
@@ -140,17 +158,17 @@ class Repeater:
         return now() - begun
 
     def _repeats_of_round(self, seconds: float, max_repeats: int) -> int:
-        """The number of repeats in a round of about ROUND_SECONDS, for operations of this duration."""
-        repeat_seconds = seconds * self.operations(seconds)
+        """The number of repeats in a round, at most `max_repeats`, if one operation takes `seconds`."""
+        repeat_seconds = seconds * self.operations_per_repeat(seconds)
         repeats = int(ROUND_SECONDS / max(repeat_seconds, MIN_SECONDS))
         return max(1, min(max_repeats, repeats))
 
     def _timed(
         self, operation: Callable[[], Any], operations: int, count: int, before: Callable[[], Any] = lambda: None
     ) -> list[Times]:
-        """Time repeats that follow one another without a wait; the wait for the device is after the last one.
+        """Time `count` repeats of `operations` each. The host waits for the device only after the last repeat.
 
-        `before` runs before each repeat. The device's clock leaves it out.
+        `before` runs before each repeat. Its time is part of `Times.host`, but not of `Times.device`.
         """
         clock = self.device.clock
         marks = []

@@ -1,4 +1,4 @@
-"""Versions and settings of the framework, read from torch."""
+"""Reads the versions and settings of torch and other libraries, for the record."""
 
 from __future__ import annotations
 
@@ -12,16 +12,23 @@ from flagbench_cases.shared import system
 from flagbench_core import environment
 
 
-def software(kind: str, precision: str) -> dict[str, Any]:
-    """Framework and library versions, and settings of torch, for the record."""
-    cuda = kind == "cuda"
+def describe_software(kind: str) -> dict[str, Any]:
+    """The fact `software`: versions of Python, torch and libraries, and settings of torch.
+
+    `kind`: that of the device. On a `cpu`, the versions of the accelerator's libraries are None.
+    """
+    accelerator: dict[str, str | None] = {"cuda": None, "hip": None, "cudnn": None, "nccl": None}
+    if kind == "cuda":
+        accelerator = {
+            "cuda": torch.version.cuda,
+            "hip": torch.version.hip,
+            "cudnn": str(torch.backends.cudnn.version()),
+            "nccl": _nccl_version(),
+        }
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "cuda": torch.version.cuda if cuda else None,
-        "hip": torch.version.hip if cuda else None,
-        "cudnn": str(torch.backends.cudnn.version()) if cuda else None,
-        "nccl": _nccl_version() if cuda else None,
+        **accelerator,
         "packages": system.packages(),
         **system.lock(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -31,6 +38,7 @@ def software(kind: str, precision: str) -> dict[str, Any]:
 
 
 def _nccl_version() -> str | None:
+    """The version of NCCL; None if this torch does not know it. Older torch gives a number instead of a tuple."""
     if not hasattr(torch.cuda, "nccl"):
         return None
     version = torch.cuda.nccl.version()

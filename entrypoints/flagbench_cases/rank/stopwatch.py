@@ -1,4 +1,7 @@
-"""The two clocks of a step: host time, and marks on the device's timeline. Neither synchronises."""
+"""The clocks of a run: host time, and marks on the device's timeline. Reading them does not synchronise the device.
+
+A mark is a point in the queue of work of a device. It has a time once the device has reached it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 import torch
 
 now = time.perf_counter
-"""Host seconds, monotonic."""
+"""The current time of the host, seconds since an arbitrary point; monotonic."""
 
 
 class HostClock:
@@ -18,7 +21,7 @@ class HostClock:
     """Number of steps after which marks are queried."""
 
     def mark(self) -> Any:
-        """A point in time."""
+        """A mark at the current host time."""
         return now()
 
     def reached(self, mark: Any) -> bool:
@@ -30,7 +33,7 @@ class HostClock:
         return end - start
 
     def release(self, marks: list[Any]) -> None:
-        """Return marks for reuse."""
+        """Return marks that are no longer needed; does nothing, since they are numbers."""
 
     def copy(self, value: torch.Tensor) -> torch.Tensor:
         """The value on the host, valid when the next mark is reached."""
@@ -38,7 +41,7 @@ class HostClock:
 
 
 class CudaClock:
-    """Marks as CUDA events on the current stream. They are pooled and never waited for."""
+    """Marks as CUDA events on the current stream. They are reused, and never waited for."""
 
     drain_every = 100
     """Number of steps after which marks are queried; a query is a driver call."""
@@ -48,9 +51,15 @@ class CudaClock:
 
     def mark(self) -> Any:
         """Record an event on the current stream."""
-        event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
+        event = self._take_event()
         event.record()
         return event
+
+    def _take_event(self) -> Any:
+        """An event that is not in use."""
+        if not self._pool:
+            return torch.cuda.Event(enable_timing=True)
+        return self._pool.pop()
 
     def reached(self, mark: Any) -> bool:
         """Whether the device has reached the event; does not wait."""
@@ -58,10 +67,11 @@ class CudaClock:
 
     def seconds(self, start: Any, end: Any) -> float:
         """Device seconds between two reached events."""
-        return float(start.elapsed_time(end)) / 1e3
+        milliseconds = float(start.elapsed_time(end))
+        return milliseconds / 1e3
 
     def release(self, marks: list[Any]) -> None:
-        """Return events for reuse."""
+        """Return events that are no longer needed, for reuse."""
         self._pool.extend(marks)
 
     def copy(self, value: torch.Tensor) -> torch.Tensor:

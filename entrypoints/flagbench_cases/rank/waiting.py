@@ -1,25 +1,36 @@
-"""How long a rank's main thread was ready to run and waited for a processor."""
+"""Measures how long a rank's main thread ran, and how long it was ready to run and waited for a processor.
+
+A rank that waits long shares its processors with other work, which explains slow steps.
+"""
 
 from __future__ import annotations
 
-_FILE = "/proc/thread-self/schedstat"  # nanoseconds run, nanoseconds waited, times run; of the calling thread
+SCHEDSTAT = "/proc/thread-self/schedstat"
+"""Linux's file about the calling thread: nanoseconds that it ran and waited, and how often it ran."""
+NANOSECONDS = 1e9
+"""Nanoseconds of a second."""
 
 
 class ProcessorTime:
-    """Processor time of the calling thread from its creation on."""
+    """Measures the processor time of the calling thread from the creation of this object on."""
 
-    def __init__(self, path: str = _FILE) -> None:
+    def __init__(self, path: str = SCHEDSTAT) -> None:
         self._path = path
         self._before = self._read()
 
-    def used(self) -> dict[str, float]:
-        """`ran` and `waited`, seconds; empty where the kernel does not count them."""
-        before, after = self._before, self._read()
+    def seconds_since_start(self) -> dict[str, float]:
+        """`ran` and `waited`, seconds; empty if the kernel does not count them."""
+        before = self._before
+        after = self._read()
         if before is None or after is None:
             return {}
-        return {name: max(0, after[name] - before[name]) / 1e9 for name in after}
+        seconds = {}
+        for name in after:
+            seconds[name] = max(0, after[name] - before[name]) / NANOSECONDS
+        return seconds
 
     def _read(self) -> dict[str, int] | None:
+        """`ran` and `waited` since the thread started, nanoseconds; None if the kernel does not count them."""
         try:
             with open(self._path, encoding="ascii") as file:
                 ran, waited = map(int, file.read().split()[:2])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.rank.lap_health import of_all_ranks
+from flagbench_cases.rank.lap_health import LapReading, join_readings
 from nvml_stubs import UUIDS
 
 pytestmark = pytest.mark.image
@@ -25,7 +25,8 @@ laps = []
 for line in ("", "4,8,1,-;NVRM: Xid (PCI:0000:b0:00): 79, pid=1, GPU has fallen off the bus.\\n"):
     with open(log, "a") as file:
         file.write(line)
-    laps.append(health.read())
+    reading = health.read()
+    laps.append(None if reading is None else reading._asdict())
 print(json.dumps(laps))
 """
 
@@ -61,12 +62,12 @@ def test_a_reading_that_hangs_is_not_repeated(nvml_stub: Callable, tmp_path: Pat
 
 def test_findings_and_counters_have_the_ranks_of_all_nodes() -> None:
     finding = {"index": 1, "kind": "xid-79", "outcome": "FAIL", "reason": "it has fallen off the bus"}
-    node_0 = {"findings": [], "counters": [{"pcie_replays": 2}, {}]}
-    node_1 = {"findings": [finding], "counters": [{}, {"pcie_replays": 1}]}
-    together = of_all_ranks([node_0, None, node_1, None])
+    node_0 = LapReading([], [{"pcie_replays": 2}, {}])
+    node_1 = LapReading([finding], [{}, {"pcie_replays": 1}])
+    together = join_readings([node_0, None, node_1, None])
     assert [(found["rank"], found["kind"]) for found in together["health"]] == [(3, "xid-79")]
     assert together["counters"] == {"pcie_replays": [2, 0, 0, 1]}
 
 
 def test_without_a_reading_health_is_not_known() -> None:
-    assert of_all_ranks([None, None]) == {"health": None, "counters": {}}
+    assert join_readings([None, None]) == {"health": None, "counters": {}}

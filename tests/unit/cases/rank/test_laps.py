@@ -45,7 +45,7 @@ def soak(
     wanted: list[Measurement],
     count: int = 3,
     digests: tuple[str, ...] = ("0000",),
-    gather: Callable[[Any], list[Any]] = repeats.only_rank,
+    gather: Callable[[Any], list[Any]] = repeats.gather_one,
 ) -> SpoolReader:
     spool = RankSpool(str(folder), 0)
     plan = MeasurePlan(20, 10.0, fill_share=True)

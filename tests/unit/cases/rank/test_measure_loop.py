@@ -57,7 +57,7 @@ def measure(
     folder: Path,
     *wanted: Measurement,
     seconds: float = 100.0,
-    gather: Callable[[Any], list[Any]] = repeats.only_rank,
+    gather: Callable[[Any], list[Any]] = repeats.gather_one,
     iterations: dict[str, int] | None = None,
 ) -> tuple[dict[str, Any], SpoolReader]:
     spool = RankSpool(str(folder), 0)
@@ -130,9 +130,9 @@ def test_mamf_leaves_out_the_first_fifty_of_its_products(tmp_path: Path, clock: 
         clock.seconds += made[-1]
 
     class Counting(Repeater):
-        def isolated(self, operation: Isolated, *numbers: Any) -> list[Times]:
+        def repeat_isolated(self, operation: Isolated, *numbers: Any) -> list[Times]:
             made.clear()  # those by which the loop decided whether there is time
-            return super().isolated(operation, *numbers)
+            return super().repeat_isolated(operation, *numbers)
 
     product = Operation({"operation": "copy", "bytes": 1000}, lambda: Isolated(lambda: None, multiply))
     spool = RankSpool(str(tmp_path), 0)

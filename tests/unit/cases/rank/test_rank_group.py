@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases.rank.rank_group import keep_nccl_log, nccl_networks
+from flagbench_cases.rank.rank_group import keep_nccl_log, read_nccl_networks
 from flagbench_cases.shared.spool import RankSpool, path_of
 
 pytestmark = pytest.mark.image
@@ -29,9 +29,9 @@ def test_the_network_is_read_from_the_log(tmp_path: Path, monkeypatch: pytest.Mo
     keep_nccl_log(spool)
     file = os.environ["NCCL_DEBUG_FILE"]
     assert (file, os.environ["NCCL_DEBUG"]) == (path_of(str(tmp_path), 15, "nccl"), "INFO")
-    assert nccl_networks(spool) == []
+    assert read_nccl_networks(spool) == []
     Path(file).write_text(LOG.format(name), encoding="utf-8")
-    assert nccl_networks(spool) == [name]
+    assert read_nccl_networks(spool) == [name]
 
 
 def test_a_log_that_the_user_asked_for_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
