@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from flagbench_cases.rank.software import software
+from flagbench_cases.rank.software import describe_software
 from flagbench_cases.shared import system
 
 pytestmark = pytest.mark.image
 
 
 def test_software_is_that_of_the_running_process() -> None:
-    found = software("cpu", "fp32")
+    found = describe_software("cpu")
     assert found["torch"] == str(torch.__version__)
     assert found["python"] == platform.python_version()
     assert (found["cuda"], found["cudnn"], found["nccl"]) == (None, None, None)
