@@ -70,6 +70,7 @@ def golden(case):
     return json.loads((GOLDEN / ("%s_losses.json" % case.replace("-", "_"))).read_text())
 
 
+@pytest.mark.old_torch
 def test_two_processes(tmp_path):
     record = check_job(*Nodes(tmp_path, [*SHORT, "--run-id", "two"]).both())
     assert record["run_id"] == "two"
@@ -151,6 +152,7 @@ def test_missing_files_on_node_1_are_the_jobs_exit_code(tmp_path):
     check_failed(*nodes.both(), 3, "data", "node 1", str(empty))
 
 
+@pytest.mark.old_torch
 @pytest.mark.parametrize("case, part", [("distilbert", "rank 1"), ("aquila-33b", "rank 1 (tp 1, pp 0, dp 0)")])
 def test_a_killed_rank_of_another_node_is_named(tmp_path, case, part):
     split = [] if case == "distilbert" else ["--set", "tp=2"]
@@ -191,6 +193,7 @@ def test_a_rank_of_another_node_that_ends_early_ends_both(tmp_path, at, action, 
     check_failed(first, second, code, None, words)
 
 
+@pytest.mark.old_torch
 def test_paused_node_is_found_within_the_timeout(tmp_path):
     first, second = Nodes(tmp_path, ["--timeout", "5", *ENDLESS]).both(steps=3)
     pids = second.pids()

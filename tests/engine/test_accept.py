@@ -1,4 +1,7 @@
-"""`flagbench accept` for real on a processor: each planted fault is found, and it ends where a rank hangs."""
+"""`flagbench accept` for real on a processor: two planted faults are found, and it ends where a rank hangs.
+
+tests/bench/accept.py plants all five faults, and repeats each.
+"""
 
 import json
 import os
@@ -9,21 +12,17 @@ import time
 
 import pytest
 
-from bench.accept import FAULTS, accept, found, planted
+from bench.accept import accept, found, planted
 from faults import fault
 
-MENDED = ("quota", "old driver")
-"""Faults that are none of the device."""
 pytestmark = [pytest.mark.image, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_fails(name, tmp_path):
+@pytest.mark.parametrize(("name", "action"), [("flipped", "drain"), ("quota", "fix")])
+def test_a_planted_fault_fails(name, action, tmp_path):
     code, certificate, stderr = planted(name, tmp_path, minutes=0.8)
-    if name == "pinned" and code == 11:
-        return  # a busy machine may hide it
     assert (code, found(name, certificate)) == (9, True), stderr
-    assert certificate["action"]["do"] == ("fix" if name in MENDED else "drain")
+    assert certificate["action"]["do"] == action
 
 
 def test_a_rank_that_hangs_leaves_a_certificate(tmp_path, flagbench):

@@ -11,7 +11,7 @@ import pytest
 from faults import fault
 from running import ENDLESS, CaseRun, alive, run_case
 
-pytestmark = pytest.mark.image
+pytestmark = [pytest.mark.image, pytest.mark.old_torch]
 
 SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "20"]
 

@@ -66,6 +66,7 @@ def test_data_wrong(tmp_path):
     run_case(tmp_path, "--preset", "tiny", "--data", str(tmp_path)).failed(3, "data", "train_dataset.npz")
 
 
+@pytest.mark.old_torch
 def test_rank_killed(endless):
     run = endless()
     os.kill(run.pids()[1], signal.SIGKILL)
@@ -74,6 +75,7 @@ def test_rank_killed(endless):
     assert record["work"]["steps"] >= 1, "the steps until then are kept"
 
 
+@pytest.mark.old_torch
 def test_rank_stopped(endless):
     run = endless("--timeout", "5")
     pid = run.pids()[0]
@@ -90,6 +92,7 @@ def test_facts_emptied_while_it_trains(tmp_path):
     run.wait().failed(4, "launch", "rank 0", "emptied")
 
 
+@pytest.mark.old_torch
 @pytest.mark.long
 @pytest.mark.parametrize(
     "case, arguments, phase",

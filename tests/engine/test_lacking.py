@@ -22,6 +22,7 @@ def test_out_of_processes(tmp_path, limited, limit):
     assert os.listdir(str(tmp_path)) in ([], ["torchinductor_root"])
 
 
+@pytest.mark.old_torch
 def test_out_of_threads_while_it_looks_for_node_0(tmp_path, limited):
     """The resolver is asked in a thread."""
     job = ["--nodes", "2", "--node-rank", "0", "--master", "no-such.invalid:%d" % free_port()]
@@ -29,12 +30,14 @@ def test_out_of_threads_while_it_looks_for_node_0(tmp_path, limited):
     run.wait().failed(4, "launch", "processes")
 
 
+@pytest.mark.old_torch
 def test_loopback_down(tmp_path):
     """A new network namespace, whose loopback interface nobody has brought up."""
     need(os.geteuid() == 0, "root, for a network namespace")
     CaseRun(tmp_path, RUN, command=["unshare", "--net", *COMMAND]).wait().failed(15, "launch", "127.0.0.1")
 
 
+@pytest.mark.old_torch
 def test_a_port_in_use(tmp_path):
     """Of one node that was given a port, and of node 0 of two: neither waits."""
     with socket.socket() as taken:
@@ -52,6 +55,7 @@ def test_a_full_disk_at_the_start(small_disk, options):
     CaseRun(small_disk(options), RUN).wait().failed(4, "launch", "full")
 
 
+@pytest.mark.old_torch
 def test_shared_memory_is_full(tmp_path):
     """Which the processes that load data use."""
     need(os.geteuid() == 0, "root, to mount a small file system")

@@ -114,6 +114,7 @@ def on_a_rank(case: str, precision: str, folder: Path, rank: int, world: int) ->
     return losses, reenacted(case, configured(case, precision), weights)
 
 
+@pytest.mark.old_torch
 @pytest.mark.parametrize("case", ["distilbert", "glm", "llama2-7b-lora"])
 def test_the_same_losses_from_the_same_weights(case: str) -> None:
     weights, losses = case_run(case, "fp32")
@@ -123,6 +124,7 @@ def test_the_same_losses_from_the_same_weights(case: str) -> None:
     assert reenacted(case, config, weights) == pytest.approx(losses, abs=TOLERANCE["fp32"])
 
 
+@pytest.mark.old_torch
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("case", SPLIT)
 def test_the_same_losses_of_a_split_model(tmp_path: Path, case: str, precision: str) -> None:
@@ -146,6 +148,7 @@ def test_the_same_losses_in_fp16(case: str) -> None:
     assert reenacted(case, faster, weights) != pytest.approx(losses, abs=5e-4)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="operators are counted from torch 2 on")
 @pytest.mark.parametrize("case", CASES)
 def test_a_small_step_differs_by_the_listed_quirks_alone(case: str) -> None:
@@ -154,9 +157,9 @@ def test_a_small_step_differs_by_the_listed_quirks_alone(case: str) -> None:
         need_megatron()
     config = resolved(parse([case, "--small", "--stack", "cpu"]), load_case(case))
     libraries = pairs.publisher_libraries(case)
+    if libraries is None and pairs.needs_libraries(case):
+        pytest.skip("operators are those of the publisher's library versions, which `make bench` installs")
     made = pairs.compare(config, config, libraries, None, min(os.sched_getaffinity(0)))
     found = verdict.judge(load_case(case), config, made, small=True)
     assert made["largest_loss_difference"] <= verdict.LOSSES[config["precision"]]
-    if libraries is None and pairs.needs_libraries(case):
-        pytest.skip("operators are those of the publisher's library versions, which `make bench` installs")
     assert found["faults"] == []

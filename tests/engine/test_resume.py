@@ -7,7 +7,7 @@ import pytest
 
 from running import CaseRun, alive, wait_until
 
-pytestmark = pytest.mark.image
+pytestmark = [pytest.mark.image, pytest.mark.old_torch]
 
 # Dropout is on: the losses depend on the random generators too.
 TRAINING = ["--preset", "tiny", "--gpus", "2", "--set", "max_epochs=1", "--set", "mmlu_train_mode=false"]

@@ -8,7 +8,7 @@ import pytest
 
 from running import ROOT, CaseRun, need_megatron, wait_until
 
-pytestmark = pytest.mark.image
+pytestmark = [pytest.mark.image, pytest.mark.old_torch]
 
 CASE = "llama2-70b"
 FLAGBENCH = [sys.executable, "-m", "flagbench", "run", CASE + ":cpu", "--via", "native", "--json"]

@@ -9,6 +9,7 @@ from running import need, run_case
 pytestmark = pytest.mark.image
 
 
+@pytest.mark.old_torch
 def test_deepspeed_trains_in_its_place(tmp_path):
     """As far as this Python's DeepSpeed and gloo go: stage 2 on two ranks from torch 2 on, else stage 0."""
     need(importlib.util.find_spec("deepspeed") is not None, "DeepSpeed")

@@ -21,6 +21,7 @@ def metrics(record):
     return {metric["name"]: metric for metric in record["metrics"]}
 
 
+@pytest.mark.old_torch
 def test_two_ranks_print_one_valid_record(tmp_path):
     ended = run_case(tmp_path, "--gpus", "2", "--preset", "tiny", "--data", "synthetic", "--steps", "40")
     record = ended.ok("distilbert")
@@ -71,6 +72,7 @@ def test_output_of_libraries_goes_to_stderr(tmp_path):
     assert len(ended.lines) == 2
 
 
+@pytest.mark.old_torch
 @pytest.mark.parametrize("at, expected", [("before data", STARTING), (1, gc.get_threshold()[0])])
 def test_garbage_is_collected_as_usual_once_steps_begin(tmp_path, at, expected):
     """As in the publisher's loop; before, while large modules are imported, more rarely."""

@@ -26,6 +26,7 @@ def rates(record):
     return {each["name"]: each["rate"] for each in record["measurements"]}
 
 
+@pytest.mark.old_torch
 def test_one_rank_measures_all_that_needs_no_other(tmp_path):
     record = run_case(tmp_path, *QUICK, case="roofs").ok("roofs")
     absent = record["quality"]["absent"]

@@ -39,6 +39,7 @@ def values(record):
 # To its end
 
 
+@pytest.mark.old_torch
 def test_four_ranks_train_one_model(megatron, tmp_path):
     """Two parts of every layer, two stages. The loss is that of the last stage; rank 0 counts."""
     arguments = ["--preset", "tiny", "--gpus", "4", "--set", "tp=2", "--set", "pp=2", "--steps", "5"]
@@ -73,6 +74,7 @@ def test_two_replicas_learn_the_shipped_stories(megatron, tmp_path):
     assert {"p_whole", "e2e_time", "loss"} <= set(values(record))
 
 
+@pytest.mark.old_torch
 def test_two_ranks_score_the_shipped_set_with_one_model(megatron, tmp_path):
     record = run_case(tmp_path, *TINY, "--precision", "fp32", case=INFERS).ok(INFERS)
     assert [check["name"] for check in record["quality"]["checks"]].count("evaluated") == 1
@@ -145,6 +147,7 @@ def test_sigterm_ends_a_pass(endless):
     assert_kept(run.wait().failed(7, "infer", "SIGTERM"))
 
 
+@pytest.mark.old_torch
 def test_a_loss_that_is_not_finite_ends_it(megatron, tmp_path):
     """The last stage has it; the first one waits for it in vain and is not blamed."""
     rates = ["--set", "learning_rate=1e38", "--set", "schedule_samples=100000", "--precision", "fp32"]

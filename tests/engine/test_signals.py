@@ -13,7 +13,7 @@ import pytest
 from flagbench_cases.shared import processes
 from running import ENDLESS, CaseRun, alive, free_port, handles, need, wait_until
 
-pytestmark = pytest.mark.image
+pytestmark = [pytest.mark.image, pytest.mark.old_torch]
 
 COMMAND = [sys.executable, "-m", "flagbench_cases", "distilbert"]
 # How long `docker stop` waits before it kills.

@@ -89,6 +89,17 @@ def test_no_process_is_started_and_each_lock_read_once(line: str, tmp_path: Path
     assert len(locks) == len(set(locks))
 
 
+def test_every_module_can_be_imported() -> None:
+    script = (
+        "import importlib, pkgutil, flagbench, flagbench_core\n"
+        "for package in (flagbench, flagbench_core):\n"
+        "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "        if not module.name.endswith('__main__'):\n"
+        "            importlib.import_module(module.name)\n"
+    )
+    assert process("-c", script).returncode == 0
+
+
 def test_what_needs_no_extra_works_without_any(tmp_path: Path) -> None:
     lines = [
         *(f"{name} --help" for name in COMMANDS),
