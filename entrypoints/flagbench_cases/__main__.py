@@ -9,14 +9,14 @@ from typing import List
 
 from flagbench_cases.shared.interruption import Interruption
 
-# Of ExitCode, which is not imported yet.
+# Values of flagbench_core.exit_codes.ExitCode, which cannot be imported before signals are handled.
 INTERRUPTED = 7
 RANK_FAILED = 4
 
 
 def main(argv: List[str]) -> int:
     """Run or prepare a case; returns the exit code."""
-    code = INTERRUPTED
+    code = INTERRUPTED  # unless the run ends otherwise
     with Interruption() as interruption:
         try:
             # Imported here: the import takes time, during which a container may be stopped too.
@@ -26,14 +26,14 @@ def main(argv: List[str]) -> int:
             try:
                 with Stderr():
                     code = run(argv, interruption)
-            except OSError as error:  # before there is a request to make a record of
+            except OSError as error:  # too many open files, before there is a request that a record could describe
                 if not process_limits.no_descriptor(error):
                     raise
                 print(f"error: {process_limits.reason(error)}\nfix: {process_limits.REMEDY}", file=sys.stderr)
                 code = RANK_FAILED
         except KeyboardInterrupt:  # a second signal, before there is a record to write or after it was written
             pass
-    if interruption.abandoned:
+    if interruption.abandoned:  # threads that cannot be ended would keep the process alive
         os._exit(code)
     return code
 
@@ -52,9 +52,10 @@ def run(argv: List[str], interruption: Interruption) -> int:
 
 
 def start() -> None:
-    """Run this process's arguments and end the process, with PYTHONINSPECT too.
+    """Run this process's arguments and end the process with the exit code, even if PYTHONINSPECT is set.
 
-    With it, Python prints the exception of sys.exit, waits for input and ends with another code. Children have none.
+    With that variable, Python would print the exception of sys.exit, wait for input and end with another code. It is
+    removed from the environment, so that child processes do not inherit it.
     """
     inspects = os.environ.pop("PYTHONINSPECT", "") != ""
     try:

@@ -1,7 +1,8 @@
-"""The interface of a case, and the context that it receives.
+"""The interface between a case, which is one benchmark such as GLM on ReCoRD, and the loops that run and time it.
 
-A case is a package below `cases` whose module `workload` has `build(context: Context)`. It returns a TrainWorkload,
-an InferWorkload or a MeasureWorkload, as the `kind` of its manifest says.
+A case is a package below `cases` whose module `workload` has a function `build(context: Context)`. It returns a
+TrainWorkload, an InferWorkload or a MeasureWorkload, according to the `kind` in its manifest. The package `rank`
+calls the methods of the workload in a loop, times them, and writes what they return to the record of the run.
 """
 
 from __future__ import annotations
@@ -26,38 +27,42 @@ from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 
 INFER = "infer"
-"""The pass over the data that is measured in an inference case."""
+"""The name of the pass over the data that is measured in an inference case."""
 VALIDATE = "val"
-"""The optional pass before it, over data with known answers."""
+"""The name of the optional pass before it, over data with known answers."""
 
 
 class Device(Protocol):
-    """The device of a rank, as far as cases and engines use it. `torch` is the torch.device, `kind` its type (cpu or
-    cuda), `backend` the backend of its process groups."""
+    """The device of a rank, as far as cases and engines use it."""
 
     kind: str
+    """The type of the device, `cpu` or `cuda`."""
     backend: str
+    """The backend of its process groups, such as `nccl`."""
     torch: torch.device
 
     def synchronize(self) -> None:
         """Wait until the device has finished all queued work."""
 
     def memory_peak(self) -> int:
-        """Peak of the memory in use, bytes."""
+        """Return the peak of the memory in use, bytes."""
 
     def describe(self, index: int) -> dict[str, Any]:
-        """The name and the `memory_bytes` of the device; `index`: the local rank."""
+        """Return the name and the `memory_bytes` of the device; `index`: the local rank."""
 
 
 class Probe(Protocol):
-    """Tells a rank's own work from its waiting for others. An engine attaches it; a step marks its backward pass, and
-    in a pipeline the passes of each micro-batch."""
+    """Measures how much of a step a rank works, and how long it waits for other ranks.
+
+    An engine attaches it to a model. A step marks the end of its backward pass and, in a pipeline, the forward and
+    backward pass of each micro-batch.
+    """
 
     def attach(self, parameters: list[torch.nn.Parameter]) -> None:
         """Watch the gradients of these parameters, given in the order of the forward pass."""
 
     def attach_buffers(self, network: torch.nn.Module, module: torch.nn.Module) -> None:
-        """Watch a network that makes the buffers of its `module` equal on all ranks before it calls that."""
+        """Watch a network that broadcasts the buffers of its `module` to all ranks before it calls the module."""
 
     def backward_done(self) -> None:
         """Must be called immediately after the backward pass."""
@@ -69,80 +74,102 @@ class Probe(Protocol):
         """Mark the end of the pass."""
 
     def micro_batch(self) -> None:
-        """Mark the start of a micro-batch, and the end of the last one, of a step with several."""
+        """Mark the start of each micro-batch of a step, and the end of the step's last micro-batch."""
 
 
 class Context(NamedTuple):
-    """What a workload receives: its configuration, its device, its rank and layout, and how to report progress."""
+    """Everything that a workload receives."""
 
     config: dict[str, Any]
+    """The resolved configuration: the case's manifest with the sizes of the preset and the user's settings."""
     device: Device
     rank: int
     layout: Layout
+    """How the ranks share the model and the data: sizes of the axes tp, pp and dp."""
     local_rank: int
+    """The number of the rank within its node."""
     probe: Probe
     spool: RankSpool
+    """Where the rank writes its evidence. `beat` and `progress` also tell the parent process that it is alive."""
     data: str | None
+    """The data folder; None for random or shipped data."""
     weights: str | None
+    """The weights folder; None for random or shipped weights."""
     groups: Mapping[str, torch.distributed.ProcessGroup] = {}
     """The process group of this rank along each axis of the layout. Empty for pure data parallelism, where the
     default process group is used."""
 
     @property
     def world(self) -> int:
-        """Ranks of the job."""
+        """The number of ranks of the job."""
         return self.layout.world
 
 
 class Work(NamedTuple):
-    """The amount of work in one batch of one replica. One rank of each replica counts it."""
+    """The amount of work in one batch of one replica, a complete copy of the model.
+
+    The ranks of a replica share its work, so only one of them counts it.
+    """
 
     samples: int
     published_samples: int
+    """Samples as the publisher counts them, such as a full batch for an incomplete one."""
     tokens: int
+    """Tokens including padding."""
     tokens_useful: int
+    """Tokens without padding."""
     flops_executed: float
+    """FLOPs of the model on all tokens, without recomputation."""
     flops_useful: float
-    flops_recomputed: float = 0.0  # added to flops_executed by recomputing activations
+    """FLOPs that the tokens without padding need."""
+    flops_recomputed: float = 0.0
+    """FLOPs added by computing activations again in the backward pass."""
 
 
 class Evaluation(NamedTuple):
-    """The result of one evaluation, equal on all ranks. `deciding` is the accuracy that the stop rule uses.
+    """The result of one evaluation, equal on all ranks.
 
-    An evaluation without an accuracy has None in all three, and at least one entry in `extra` (see `measure`).
+    An evaluation without an accuracy has None in `accuracy`, `published_accuracy` and `deciding`, and at least one
+    entry in `extra`.
     """
 
     accuracy: float | None
+    """The fraction of right answers, each example counted once."""
     published_accuracy: float | None
+    """The accuracy as the publisher counts it, if that differs."""
     counted: int
+    """The number of examples behind `accuracy`."""
     deciding: float | None
+    """The accuracy with which the stop rule decides whether the target has been reached."""
     extra: Sequence[dict[str, Any]] = ()
+    """Further results, made by `measure`."""
 
 
 def measure(name: str, value: float, unit: str, note: str) -> dict[str, Any]:
-    """An additional result of an evaluation, which becomes a metric of the record."""
+    """Return a further result of an evaluation, which becomes a metric of the record."""
     return {"name": name, "value": value, "unit": unit, "note": note}
 
 
 def require_full_batch(examples: int, batch_size: int, replicas: int) -> None:
     """Raise DataError if the training set does not fill one batch on every replica.
 
-    For cases whose publisher counts every batch as full: every step would be credited with examples that do not
-    exist.
+    For cases whose publisher counts every batch as full: with a smaller set, every step would be credited with
+    examples that do not exist.
     """
-    if examples < batch_size * replicas:
+    needed = batch_size * replicas
+    if examples < needed:
         raise DataError(
-            f"the training set has {examples} examples, but one step of all ranks needs {batch_size * replicas}",
+            f"the training set has {examples} examples, but one step of all ranks needs {needed}",
             "use a smaller batch_size or more data",
         )
 
 
 class Workload(abc.ABC):
-    """The common base class of training and inference. `setup` runs during init, the other methods in the loop."""
+    """The common base class of training and inference. `setup` is called first and once."""
 
-    # The model, created by `setup`. At the end of a run its parameters must be equal on all ranks
-    # of a data-parallel group.
     module: torch.nn.Module
+    """The model, created by `setup`. At the end of a run its parameters must be equal on all ranks of a data-parallel
+    group."""
 
     @abc.abstractmethod
     def setup(self) -> None:
@@ -154,15 +181,21 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def work(self, batch: Any) -> Work:
-        """The amount of work in a batch on the host."""
+        """Return the amount of work in a batch, which is still on the host."""
 
     def after_step(self) -> None:  # noqa: B027, optional
-        """What the publisher does after the step's clock has stopped, such as reading a result from the device.
-        Counted in our p_train and p_infer_whole, but in no clock of the publisher that times steps."""
+        """Do what the publisher does after the clock of the step has stopped, such as reading a result.
+
+        Its time is part of the metrics p_train and p_infer_whole, but not of p_core, whose clock is the publisher's.
+        """
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Facts for the record: `conditions` to compare with a claim's, `data`, and the number of `parameters`."""
+        """Return facts for the record: `conditions`, `data`, and the number of `parameters`.
+
+        `conditions` are compared with those of a claim, which is a published result. A case that knows the accuracy
+        of guessing adds it as `chance`.
+        """
 
 
 class TrainWorkload(Workload):
@@ -170,11 +203,11 @@ class TrainWorkload(Workload):
 
     @abc.abstractmethod
     def steps_per_epoch(self) -> int:
-        """Number of steps in an epoch, the same on all ranks."""
+        """Return the number of steps in an epoch, the same on all ranks."""
 
     @abc.abstractmethod
     def batches(self, epoch: int) -> Iterable[Any]:
-        """The batches of an epoch in the case's order, on the host."""
+        """Return the batches of an epoch in the case's order, on the host."""
 
     @abc.abstractmethod
     def step(self, batch: Any) -> float | None:
@@ -182,37 +215,50 @@ class TrainWorkload(Workload):
 
     @abc.abstractmethod
     def evaluate(self, last: bool) -> Evaluation | None:
-        """Evaluate on the whole evaluation set. `last`: no training follows, regardless of the result. None if the
-        case has no evaluation."""
+        """Evaluate on the complete evaluation set. Returns None if the case has no evaluation.
+
+        `last`: no training follows, regardless of the result.
+        """
 
     def scaler_skipped(self) -> bool:
-        """Whether the loss scaler skipped the update of the last step, if the host knows without waiting."""
+        """Return whether the loss scaler skipped the update of the last step, if known without waiting for a device.
+
+        It is called once for each step.
+        """
         return False
 
     def training_facts(self) -> dict[str, Any]:
-        """Facts known when training has ended, such as skipped updates: JSON for `quality.training`."""
+        """Return facts known when training has ended, such as skipped updates: JSON for `quality.training`."""
         return {}
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Everything needed to resume training, except torch's random generators: tensors by name, and JSON facts,
-        which are the same on all ranks.
+        """Return everything needed to resume training, except torch's random generators.
 
-        Required of a case whose manifest says `resume: true`. Called by every rank.
+        It consists of tensors by name, and of JSON facts, which are the same on all ranks. Required of a case whose
+        manifest says `resume: true`. Every rank calls it.
         """
         raise NotImplementedError
 
     def state_owner(self, rank: int) -> int:
-        """The rank whose `state` restores this rank: rank 0, if all ranks have the same. The ranks of a split model,
-        and those of a distributed optimizer, have their own. The same answer on every rank."""
+        """Return the rank whose `state` restores the rank `rank`. Every rank must give the same answer.
+
+        This is rank 0 if all ranks have the same state. Each rank of a split model or of a distributed optimizer has
+        a state that differs from the others'.
+        """
         return 0
 
     def check_state(self, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
-        """Raise DataError unless these are the tensors and facts that `state` would return here. Called before
-        `restore`, which no rank begins unless all ranks have passed."""
+        """Raise DataError unless these are the tensors and facts that `state` would return on this rank.
+
+        All ranks call it before any rank calls `restore`.
+        """
 
     def restore(self, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
-        """Restore what the `state` of this rank's `state_owner` returned. The tensors are on the host, and those of a
-        split model are mapped from a file: copy them. Required of a case with `resume: true`."""
+        """Restore the tensors and facts that the `state` of this rank's `state_owner` returned.
+
+        The tensors are on the host, and those of a split model are mapped from a file, so they must be copied.
+        Required of a case with `resume: true`.
+        """
         raise NotImplementedError
 
 
@@ -220,30 +266,33 @@ class InferWorkload(Workload):
     """A case that runs inference."""
 
     def passes(self) -> Sequence[str]:
-        """The passes of a full run, in order: INFER, preceded by VALIDATE if the publisher has one."""
+        """Return the names of the passes of a full run, in order: INFER, after VALIDATE if the publisher has one."""
         return (INFER,)
 
     @abc.abstractmethod
     def steps(self, name: str) -> int:
-        """Number of batches in a pass, the same on all ranks."""
+        """Return the number of batches in a pass, the same on all ranks."""
 
     @abc.abstractmethod
     def batches(self, name: str) -> Iterable[Any]:
-        """The batches of a pass in the case's order, on the host. All ranks of a replica get the same."""
+        """Return the batches of a pass in the case's order, on the host. All ranks of a replica get the same."""
 
     @abc.abstractmethod
     def infer(self, batch: Any) -> float | torch.Tensor | None:
-        """Run one batch. Returns its mean loss if the case scores text, as a scalar tensor if the publisher does not
-        wait for it here; None otherwise, and on a rank that does not compute it."""
+        """Run one batch. Returns its mean loss if the case scores text, else None.
+
+        The loss is a scalar tensor if the publisher does not wait for it here, and None on a rank that does not
+        compute it.
+        """
 
     def result(self, name: str) -> Evaluation | None:
-        """The result of a full pass, equal on all ranks; None if it has none. Not timed."""
+        """Return the result of a full pass, equal on all ranks, or None if it has none. The call is not timed."""
         return None
 
 
 @dataclass(frozen=True)
 class Isolated:
-    """An operation that is timed by itself, each time after `clear`, which is not timed."""
+    """An operation that is timed alone: before each `run`, the untimed `clear` empties the device's caches."""
 
     clear: Callable[[], Any]
     run: Callable[[], Any]
@@ -255,18 +304,21 @@ class Isolated:
 
 
 class Operation(NamedTuple):
-    """An operation to repeat: its kind and sizes, as flagbench_core.evidence.roofs counts them, and how to begin."""
+    """An operation to repeat, such as a matmul or a copy."""
 
     measured: dict[str, Any]
+    """Its kind and sizes, from which flagbench_core.evidence.roofs computes its FLOPs or bytes."""
     prepare: Callable[[], Callable[[], Any]]
-    """Allocates what it works on; what that returns starts one operation. Either raises a RuntimeError where this
-    device or this torch has no such operation."""
+    """Allocates the tensors, and returns a function that starts one operation.
+
+    Both raise RuntimeError if this device or this version of torch does not have the operation.
+    """
     probe: Operation | None = None
-    """A small one of the same kind, by whose time it is judged whether there is time for this one."""
+    """A small operation of the same kind, whose time predicts whether there is enough time for this one."""
 
 
 class Measurement(NamedTuple):
-    """One operation to measure under this name, or the fastest of several."""
+    """A measurement of one operation, or of the fastest of several candidates."""
 
     name: str
     candidates: Sequence[Operation]
@@ -280,12 +332,15 @@ class MeasureWorkload(abc.ABC):
 
     @abc.abstractmethod
     def measurements(self) -> Sequence[Measurement]:
-        """The measurements to make, the same on all ranks."""
+        """Return the measurements to make, the same on all ranks."""
 
     def results(self) -> dict[str, str]:
-        """A digest of the result of fixed operations by name, to the last bit: equal each time on a sound device."""
+        """Run fixed operations and return a digest of the bits of each result, by the operation's name.
+
+        On a sound device, the digests are the same each time.
+        """
         return {}
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Facts for the record: `conditions` to compare with a claim's."""
+        """Return facts for the record: `conditions`, which are compared with those of a published result."""

@@ -1,4 +1,9 @@
-"""Assembles the record of a run from the evidence of its ranks, complete or not."""
+"""Assembles the record of a run from the evidence of its ranks, complete or not.
+
+`assemble` is called by the parent process of node 0 when its ranks have ended, and `to_line` makes the line of JSON
+that a run prints. The schema of a record is manifests/schema/record-v1.json; its evidence is what its ranks measured,
+step by step, from which `flagbench verify` computes all metrics again.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +24,20 @@ from flagbench_core.evidence.section import digest_of
 from flagbench_core.exit_codes import ExitCode
 
 MAX_LINE_BYTES = 990_000
-"""Bytes of a record with evidence. A reader takes 1,000,000: a launcher may add to it."""
+"""The largest size of a record, bytes. Readers accept 1,000,000, since a launcher may add fields."""
+MAX_NAME_LENGTH = 64
+"""The most characters of a name. A record's id contains the case's and the stack's, and has at most 160."""
 CHECK_REMEDY = "the record contains the measurements; docs/read-a-record.md explains each check"
 
 
 def slug(text: str) -> str:
-    """A valid name for a record, from any text."""
-    return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.")[:64] or "unknown"
+    """Return a name that is valid in a record, made from any text, such as that of a wrong argument."""
+    name = re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.")
+    return name[:MAX_NAME_LENGTH] or "unknown"
 
 
 def new_record_id(request: Request, created: datetime.datetime | None = None) -> str:
-    """A unique, readable id; ids sort by time, by default the present one."""
+    """Return a unique, readable id. Ids sort by the time `created`, which is now by default."""
     created = created or datetime.datetime.now(datetime.timezone.utc)
     time = created.strftime("%Y%m%dT%H%M%SZ")
     stack = slug(request.stack["name"])
@@ -40,7 +48,10 @@ def new_record_id(request: Request, created: datetime.datetime | None = None) ->
 def assemble(
     request: Request, evidence: Evidence, outcome: Outcome, bundle: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The record, `record/v1`. `bundle`: its field of that name."""
+    """Return the record in the schema record/v1.
+
+    `bundle`: the value of its field `bundle`, which names the archive with the raw evidence of this node.
+    """
     created = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     world = request.nodes * request.gpus
     count = measured.complete_steps(evidence.steps, world)
@@ -83,7 +94,7 @@ def assemble(
 
 
 def _system(request: Request, evidence: Evidence) -> dict[str, Any]:
-    """The record's `system`: this node, its devices, and what is common to all nodes."""
+    """Return the record's `system`: this node, its devices, and what is common to all nodes."""
     machine = dict(system.machine(), driver=evidence.monitor.get("driver_version"))
     if evidence.monitor.get("versions"):
         machine["versions"] = evidence.monitor["versions"]
@@ -101,7 +112,12 @@ def _system(request: Request, evidence: Evidence) -> dict[str, Any]:
 
 
 def _with_sections(record: dict[str, Any], request: Request, evidence: Evidence, count: int) -> dict[str, Any]:
-    """The record with what `count` steps say, in blocks of as few steps as fit into MAX_LINE_BYTES."""
+    """Return the record with the sections that are computed from its first `count` steps.
+
+    The evidence is as detailed as MAX_LINE_BYTES allows. These forms are tried until one fits: blocks of few steps,
+    longer blocks, one block of all steps with packed lists by rank, the same without the times of collectives, and
+    no evidence at all.
+    """
     world = request.nodes * request.gpus
     block = measured.blocks_for(count, world)
     packed = measured.must_be_packed(world)
@@ -116,7 +132,7 @@ def _with_sections(record: dict[str, Any], request: Request, evidence: Evidence,
         if packed:
             break
         packed = block >= count
-        block = _longer(block, _bytes(record["evidence"]), excess, count)
+        block = _longer_block(block, _bytes(record["evidence"]), excess, count)
     final = _without_collectives(final)
     if _bytes(final) > MAX_LINE_BYTES:
         return _without_evidence(final)
@@ -124,13 +140,13 @@ def _with_sections(record: dict[str, Any], request: Request, evidence: Evidence,
 
 
 def _final(record: dict[str, Any], world: int, per_node: int) -> dict[str, Any]:
-    """The record with its final status, and with a bounded list of ranks."""
+    """Return the record with its final status, and with a bounded list of ranks."""
     final = with_final_status(record)
     return dict(final, **ranks.bounded(final["ranks"], world, per_node))
 
 
 def _without_collectives(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without the times of collectives, which no metric follows from."""
+    """Return a record without the times of collectives, which no metric is computed from."""
     spans = []
     for span in record["evidence"]["spans"]:
         spans.append({name: column for name, column in span.items() if name != "collectives"})
@@ -139,25 +155,29 @@ def _without_collectives(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_evidence(record: dict[str, Any]) -> dict[str, Any]:
-    """A record that can be read, although nothing in it can be proved."""
+    """Return a record without evidence. It can be read, but `verify` cannot compute its metrics again."""
     reason = "the evidence of so many ranks is larger than a record may be; bundles have it"
     return dict(record, evidence=None, evidence_digest=None, evidence_reason=reason)
 
 
 def _bytes(value: dict[str, Any]) -> int:
+    """Return the size of a value as a line of JSON, bytes."""
     return len(to_line(value).encode("utf-8"))
 
 
-def _longer(block: int, size: int, excess: int, count: int) -> int:
-    """The steps of a block with which evidence of `size` bytes, `excess` of them too many, should fit."""
+def _longer_block(block: int, size: int, excess: int, count: int) -> int:
+    """Return the steps of a block with which evidence of `size` bytes, `excess` of them too many, should fit.
+
+    The size of evidence is roughly proportional to its number of blocks.
+    """
     if size <= excess:
         return count
-    steps = -(-block * size // (size - excess))
+    steps = -(-block * size // (size - excess))  # rounded up
     return min(count, max(block + 1, steps))
 
 
 def with_final_status(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with its final status: a completed run whose checks failed is `failed` (12)."""
+    """Return the record with its final status: a completed run whose checks failed becomes `failed` (code 12)."""
     if record["status"]["state"] != "ok":
         return record
     reason = _failure_reason(record["quality"])
@@ -168,7 +188,7 @@ def with_final_status(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure_reason(quality: dict[str, Any] | None) -> str | None:
-    """Why a completed run is not valid; None if it is."""
+    """Return why a completed run is not valid, or None if it is valid."""
     if quality is None:
         return "the run ended before every rank had finished a step"
     failed = [check for check in quality["checks"] if not check["ok"]]
@@ -178,7 +198,7 @@ def _failure_reason(quality: dict[str, Any] | None) -> str | None:
 
 
 def _software(stack: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
-    """Versions reported by the ranks, or only those of the parent process if no rank started."""
+    """Return the record's `software`: versions reported by the ranks, or by this process if no rank started."""
     software = evidence.first("software")
     if not software:
         return {
@@ -193,8 +213,10 @@ def _software(stack: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
 
 
 def accelerator(stack: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """The stack's entry for a device name reported by the driver. The whole name must match: a part would also match
-    slices of the device (MIG) and other boards of its family."""
+    """Return the stack's entry for a device name reported by the driver, or None if the stack does not list it.
+
+    The complete name must match: a part would also match slices of the device (MIG) and other boards of its family.
+    """
     for device in stack["accelerators"]:
         if name in device["match"]:
             return device
@@ -206,7 +228,10 @@ def conditions(
     evidence: Evidence,
     software: dict[str, Any],
 ) -> dict[str, Any]:
-    """The flat facts to compare with a claim's conditions; null if unknown."""
+    """Return the record's `conditions`: facts that `verify` compares with those of a published row, None if unknown.
+
+    They are empty if the configuration could not be resolved. The workload of a case adds its own.
+    """
     if request.config is None:
         return {}
     facts = {
@@ -228,7 +253,7 @@ def conditions(
 
 
 def _device_model(stack: dict[str, Any], evidence: Evidence) -> str | None:
-    """The model of the run's devices as the stack's manifest names it, or else their names by the driver."""
+    """Return the model of the run's devices as the stack's manifest names it, or else as their driver does."""
     names = sorted({fact["device"]["name"] for fact in evidence.all("rank")})
     if len(names) == 1:
         device = accelerator(stack, names[0])
@@ -238,7 +263,7 @@ def _device_model(stack: dict[str, Any], evidence: Evidence) -> str | None:
 
 
 def _drivers(evidence: Evidence) -> list[str]:
-    """Drivers as reported by the ranks of every node, or only this node's if no rank started."""
+    """Return the driver versions reported by the ranks of every node, or only this node's if no rank started."""
     drivers = {fact["driver"] for fact in evidence.all("rank") if fact.get("driver")}
     if not drivers and evidence.monitor.get("driver_version"):
         drivers.add(evidence.monitor["driver_version"])
@@ -246,7 +271,7 @@ def _drivers(evidence: Evidence) -> list[str]:
 
 
 def strict(value: Any) -> Any:
-    """`value` with null for every number that JSON cannot represent, such as a NaN measured on a faulty device."""
+    """Return `value` with None for every number that JSON cannot represent, such as a NaN from a faulty device."""
     if isinstance(value, dict):
         return {key: strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -257,6 +282,9 @@ def strict(value: Any) -> Any:
 
 
 def to_line(record: dict[str, Any]) -> str:
-    """The record as one line of strict JSON. Text that UTF-8 cannot encode (undecodable arguments) becomes `?`."""
+    """Return the record as one line of strict JSON.
+
+    Characters that UTF-8 cannot encode, from arguments that are not valid UTF-8, become `?`.
+    """
     text = json.dumps(strict(record), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,8 @@
-"""The checks that make a run's numbers meaningful: `quality.checks` of its record."""
+"""Makes the checks without which a run's numbers would mean nothing: `quality.checks` of its record.
+
+Each check is one function of a Subject, listed in CHECKS. flagbench_core.checks decides which checks apply to a run,
+because `flagbench verify` makes the same checks again from the record. A run with a failed check is invalid.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,27 @@ from flagbench_core.evidence.metrics import DEVICE, OWN
 from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Stretch
 from flagbench_core.health.judge import ends_soak
 
-CLOCK_DRIFT = 1e-4  # maximum drift of a device's clock relative to the host's
+CLOCK_DRIFT = 1e-4
+"""Maximum drift of a device's clock relative to the host's, as a fraction."""
+CHECKSUM_TOLERANCE = 1e-6
+"""Relative difference up to which the parameters of two ranks count as equal.
+
+A checksum is a sum over all parameters, whose rounding depends on the device. Ranks that lost one update differ more.
+"""
+MAX_NAMED = 8
+"""Most faults that the detail of a check names."""
 
 
 class Subject(NamedTuple):
-    """What is checked: the request, what the ranks left, the mean loss of each step, and the record's evidence."""
+    """A run to check."""
 
     request: Request
     evidence: Evidence
+    """The steps and facts that the ranks wrote."""
     curve: list[float]
+    """The loss of each step, averaged over replicas."""
     section: Section
+    """The record's evidence, from which metrics are computed."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -38,7 +53,7 @@ class Subject(NamedTuple):
 
     @property
     def facts(self) -> core.CheckFacts:
-        """What decides which checks apply."""
+        """The facts of the run that decide which checks apply."""
         return core.facts_of(
             self.config,
             replicas=self.request.layout.dp,
@@ -49,12 +64,12 @@ class Subject(NamedTuple):
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
-        """Rank 0's evaluations that followed a step."""
+        """The evaluations by rank 0 that followed a step, as written by the rank."""
         return [fact for fact in self.evidence.all("evaluation") if fact["rank"] == 0 and fact["epoch"] >= 0]
 
     @property
-    def sums(self) -> dict[int, float]:
-        """The checksum of each rank's parameters."""
+    def checksums(self) -> dict[int, float]:
+        """The checksum of the parameters of each rank that has finished."""
         return {fact["rank"]: fact["parameters"] for fact in self.evidence.all("memory")}
 
 
@@ -63,9 +78,9 @@ class Answer(NamedTuple):
 
     ok: bool
     detail: str
-    """For the record: what was compared."""
+    """A sentence for the record that says what was compared."""
     values: dict[str, float] = {}
-    """The numbers that decided it."""
+    """The numbers that decided the check."""
 
 
 NO_EVIDENCE = Answer(False, "could not be made: there is no evidence")
@@ -73,19 +88,19 @@ NO_SUCH_CHECK = Answer(False, "listed in the manifest, but there is no such chec
 
 
 class Check(NamedTuple):
-    """A check: its name and its function. When it applies is core's."""
+    """A check of a run."""
 
     name: str
     make: Callable[[Subject], Answer | None]
-    """None without evidence."""
+    """Makes the check. Returns None if the run has no evidence for it."""
     needs_end: bool = True
     """Whether it requires a finished run."""
     kinds: tuple[str, ...] = (TRAIN, INFER)
-    """The kinds of cases that have it."""
+    """The kinds of cases that have this check."""
 
 
-def checks(subject: Subject, finished: bool) -> list[dict[str, Any]]:
-    """The results of the checks, as {name, ok, detail, values}.
+def make_checks(subject: Subject, finished: bool) -> list[dict[str, Any]]:
+    """Return the results of the checks that apply, as {name, ok, detail, values}.
 
     For a `finished` run, a check listed in the case's manifest also fails if it applies but there is no evidence, or
     if this kind of case has no such check.
@@ -111,14 +126,15 @@ def checks(subject: Subject, finished: bool) -> list[dict[str, Any]]:
 
 
 def _row(name: str, answer: Answer) -> dict[str, Any]:
-    """A check as the record has it."""
+    """Return the entry of a check in the record."""
     row: dict[str, Any] = {"name": name, "ok": bool(answer.ok), "detail": answer.detail}
     if answer.values:
         row["values"] = answer.values
     return row
 
 
-def _precision(subject: Subject) -> Answer | None:
+def _check_precision(subject: Subject) -> Answer | None:
+    """Check that products of matrices ran in the requested precision, as every rank found out by their error."""
     proofs = subject.evidence.all("precision")
     executed = sorted({proof["executed"] for proof in proofs})
     error = max((proof["relative_error"] for proof in proofs), default=float("nan"))
@@ -128,8 +144,8 @@ def _precision(subject: Subject) -> Answer | None:
     return Answer(executed == [requested], detail)
 
 
-def _loss_finite(subject: Subject) -> Answer | None:
-    """All losses are finite, except in steps skipped by the loss scaler, which the ranks report."""
+def _check_loss_finite(subject: Subject) -> Answer | None:
+    """Check that all losses are finite, except in steps skipped by the loss scaler, which the ranks report."""
     skipped = {fact["step"] for fact in subject.evidence.all("skipped")}
     curve = subject.curve
     not_finite = [step for step, loss in enumerate(curve) if not math.isfinite(loss)]
@@ -138,58 +154,62 @@ def _loss_finite(subject: Subject) -> Answer | None:
     if not curve:
         return Answer(False, "no step", values)
     if not ok:
-        first = unexplained[0] if unexplained else 0
-        return Answer(False, f"not finite at step {first}", values)
+        first_step = unexplained[0] if unexplained else 0
+        return Answer(False, f"not finite at step {first_step}", values)
     detail = f"all {len(curve)} steps"
     if not_finite:
         detail += f" except {len(not_finite)} skipped by the loss scaler"
     return Answer(True, detail, values)
 
 
-def _parameters_finite(subject: Subject) -> Answer | None:
-    sums = subject.sums
-    if len(sums) < subject.world:
+def _check_parameters_finite(subject: Subject) -> Answer | None:
+    """Check that the parameters of all ranks are finite: a checksum of an infinity or NaN is not."""
+    checksums = subject.checksums
+    if len(checksums) < subject.world:
         return None
-    return Answer(all(map(math.isfinite, sums.values())), f"checksums of {len(sums)} ranks")
+    return Answer(all(map(math.isfinite, checksums.values())), f"checksums of {len(checksums)} ranks")
 
 
-def _ranks_in_step(subject: Subject) -> Answer | None:
-    """The ranks of a data-parallel group have the same parameters."""
-    sums = subject.sums
-    if len(sums) < subject.world:
+def _check_ranks_in_step(subject: Subject) -> Answer | None:
+    """Check that the ranks of each data-parallel group have the same parameters."""
+    checksums = subject.checksums
+    if len(checksums) < subject.world:
         return None
-    ok, widest = True, 0.0
+    ok = True
+    widest = 0.0
     for group in subject.request.layout.groups("dp"):
-        group_sums = [sums[rank] for rank in group]
+        group_sums = [checksums[rank] for rank in group]
         spread = max(group_sums) - min(group_sums)
         # max and min ignore a NaN that is not the first of them.
         if not all(map(math.isfinite, group_sums)):
             spread = float("nan")
         # Negated, so that a NaN counts as wide.
-        if not spread <= 1e-6 * max(1.0, abs(group_sums[0])):
+        if not spread <= CHECKSUM_TOLERANCE * max(1.0, abs(group_sums[0])):
             ok = False
         if not spread <= widest:
             widest = spread
     return Answer(ok, f"parameter checksums differ by {widest:.1e}")
 
 
-def _rates_in_order(subject: Subject) -> Answer | None:
-    """Over all steps, and over those that p_core uses."""
+def _check_training_times(subject: Subject) -> Answer | None:
+    """Compare the times of training over all steps, and over the steps that p_core uses."""
     section = subject.section
-    stretches = [section.stretch(), section.stretch(TRAIN, WINDOW)]
-    if stretches[0].steps == stretches[1].steps:
-        stretches.pop()
-    ok, detail = in_order(stretches, section.durations.get(TRAIN, []))
-    return Answer(ok, detail)
+    all_steps = section.stretch()
+    window = section.stretch(TRAIN, WINDOW)
+    stretches = [all_steps]
+    if window.steps != all_steps.steps:
+        stretches.append(window)
+    return compare_times(stretches, section.durations.get(TRAIN, []))
 
 
-def in_order(stretches: Sequence[Stretch], durations: Sequence[int]) -> tuple[bool, str]:
-    """Whether device time <= host time <= duration, each the maximum over ranks, within one step; and the times.
+def compare_times(stretches: Sequence[Stretch], durations: Sequence[int]) -> Answer:
+    """Check that device time <= host time <= duration, each the maximum over ranks, with a tolerance of one step.
 
     `durations`: each rank's microseconds from start to end of the first stretch; empty if it did not end. Stretches
     without steps are ignored.
     """
-    ok, parts = True, []
+    ok = True
+    parts = []
     for index, stretch in enumerate(stretches):
         if not stretch.steps:
             continue
@@ -202,27 +222,29 @@ def in_order(stretches: Sequence[Stretch], durations: Sequence[int]) -> tuple[bo
                 ok = False
         comparison = " <= ".join(f"{seconds:.4f} s" for seconds in times)
         parts.append(f"steps {stretch.first} to {stretch.first + stretch.steps}: {comparison}")
-    return ok, "device <= host <= end to end, each the maximum over ranks: " + "; ".join(parts)
+    detail = "device <= host <= end to end, each the maximum over ranks: " + "; ".join(parts)
+    return Answer(ok, detail)
 
 
-def _passes_in_order(subject: Subject) -> Answer | None:
-    """p_infer_core >= p_infer_whole, for every pass."""
+def _check_pass_times(subject: Subject) -> Answer | None:
+    """Compare the times of every pass of inference, so that p_infer_core >= p_infer_whole."""
     section = subject.section
     if not section.durations:
         return None
-    ok, details = True, []
-    for name, seconds in section.durations.items():
-        pass_ok, detail = in_order([section.stretch(name)], seconds)
-        ok = ok and pass_ok
-        details.append(detail)
+    ok = True
+    details = []
+    for name, microseconds in section.durations.items():
+        answer = compare_times([section.stretch(name)], microseconds)
+        ok = ok and answer.ok
+        details.append(answer.detail)
     return Answer(ok, "; ".join(details))
 
 
-def _steps(subject: Subject) -> Answer | None:
-    """Every rank has all steps of the plan; fewer only if the published target was reached."""
+def _check_steps(subject: Subject) -> Answer | None:
+    """Check that every rank has all planned steps; a full run may have fewer if it reached the published target."""
     length = schedule(subject.config)
-    to_the_end = length["window_steps"] is None
-    if to_the_end:
+    is_full_run = length["window_steps"] is None
+    if is_full_run:
         planned = subject.evidence.first("plan").get("steps")
     else:
         planned = length["warmup_steps"] + length["window_steps"]
@@ -230,101 +252,105 @@ def _steps(subject: Subject) -> Answer | None:
     if planned is None or not counts:
         return None
     least = planned
-    if to_the_end and subject.evidence.first("timing").get("converged") is True:
+    if is_full_run and subject.evidence.first("timing").get("converged") is True:
         least = 1
     on_all_ranks = len(counts) == 1 and len(subject.evidence.steps) == subject.world
-    detail = f"{_joined(counts)} of {planned} steps"
+    detail = f"{_join_counts(counts)} of {planned} steps"
     return Answer(on_all_ranks and least <= len(subject.curve) <= planned, detail)
 
 
 def _step_counts(subject: Subject) -> set[int]:
-    """The numbers of steps that ranks have: one number if all have as many."""
+    """Return the different numbers of steps that ranks have: only one if all ranks have the same number."""
     return {len(steps) for steps in subject.evidence.steps.values()}
 
 
-def _joined(counts: set[int]) -> str:
+def _join_counts(counts: set[int]) -> str:
     return "/".join(str(count) for count in sorted(counts))
 
 
-def _measured(subject: Subject) -> Answer | None:
-    """Every rank has all repeats of every measurement, and what was not measured has a reason."""
+def _check_measurements(subject: Subject) -> Answer | None:
+    """Check that every rank has all repeats of every measurement, and that the other measurements have a reason."""
     planned = subject.evidence.first("plan").get("measurements")
     absent = len(subject.evidence.all("absent"))
     counts = _step_counts(subject)
     if planned is None or not counts:
         return None
     spans = [span for span in subject.section.spans if span.measured is not None]
-    complete = counts == {sum(span.steps for span in spans)} and len(subject.evidence.steps) == subject.world
-    detail = f"{len(spans)} of {planned} measured, {absent} not available; repeats {_joined(counts)}"
-    return Answer(complete and len(spans) + absent == planned, detail)
+    repeats = sum(span.steps for span in spans)
+    on_all_ranks = counts == {repeats} and len(subject.evidence.steps) == subject.world
+    detail = f"{len(spans)} of {planned} measured, {absent} not available; repeats {_join_counts(counts)}"
+    return Answer(on_all_ranks and len(spans) + absent == planned, detail)
 
 
-def _same_results(subject: Subject) -> Answer | None:
-    """Fixed operations give the same bits each time, and on all devices of one model with one driver."""
+def _check_same_results(subject: Subject) -> Answer | None:
+    """Check that fixed operations give the same bits each time, and on all devices of one model with one driver."""
     if len(subject.evidence.all("results")) < subject.world:
         return None
-    operations = measured.results(subject.evidence)
-    wrong = []
+    operations = measured.compare_results(subject.evidence)
+    faults = []
     for operation in operations:
+        # Ranks whose result changed from time to time, and those whose result differs from the other devices'.
         for rank in dict.fromkeys((*operation["changed"], *operation["apart"])):
-            wrong.append(f"{operation['name']} on rank {rank}")
-    values: dict[str, float] = {"operations": len(operations), "other": len(wrong)}
-    if not wrong:
+            faults.append(f"{operation['name']} on rank {rank}")
+    values: dict[str, float] = {"operations": len(operations), "other": len(faults)}
+    if not faults:
         return Answer(True, f"{len(operations)} operations, the same bits each time", values)
     laps = measured.laps(subject.evidence)
-    when = f" in lap {laps[-1]['lap']}" if laps else ""
-    names = ", ".join(wrong[:8])
-    return Answer(False, f"other bits{when}: {names}", values)
+    last_lap = f" in lap {laps[-1]['lap']}" if laps else ""
+    names = ", ".join(faults[:MAX_NAMED])
+    return Answer(False, f"other bits{last_lap}: {names}", values)
 
 
-def _device_health(subject: Subject) -> Answer | None:
-    """Nothing in the health of a device ended a soak. None where it was not read."""
+def _check_device_health(subject: Subject) -> Answer | None:
+    """Check that no fault of a device ended a soak, which repeats all measurements in laps for a given time."""
     laps = [lap for lap in measured.laps(subject.evidence) if lap["health"] is not None]
     if not laps:
         return None
-    wrong = []
+    faults = []
     for lap in laps:
         for finding in lap["health"]:
             if ends_soak(finding["outcome"]):
-                where = f"rank {finding['rank']} in lap {lap['lap']}"
-                wrong.append(f"{finding['kind']} on {where}: {finding['reason']}")
-    values: dict[str, float] = {"laps": len(laps), "faults": len(wrong)}
-    if wrong:
-        return Answer(False, ", ".join(wrong[:8]), values)
+                place = f"rank {finding['rank']} in lap {lap['lap']}"
+                faults.append(f"{finding['kind']} on {place}: {finding['reason']}")
+    values: dict[str, float] = {"laps": len(laps), "faults": len(faults)}
+    if faults:
+        return Answer(False, ", ".join(faults[:MAX_NAMED]), values)
     return Answer(True, f"no fault of a device in {len(laps)} laps", values)
 
 
-def _updated(subject: Subject) -> Answer | None:
-    """The measured steps updated the parameters, but for a few that the loss scaler skipped."""
-    first = subject.config["train"]["warmup_steps"]
-    count = len(subject.curve) - first
+def _check_updated(subject: Subject) -> Answer | None:
+    """Check that the measured steps updated the parameters, except for a few that the loss scaler skipped."""
+    first_measured = subject.config["train"]["warmup_steps"]
+    count = len(subject.curve) - first_measured
     if count <= 0:
         return None
-    skipped = {fact["step"] for fact in subject.evidence.all("skipped") if fact["step"] >= first}
+    skipped = {fact["step"] for fact in subject.evidence.all("skipped") if fact["step"] >= first_measured}
     ok, values = core.updated(len(skipped), count)
     return Answer(ok, f"the loss scaler skipped {len(skipped)} of {count} measured steps", values)
 
 
-def _evaluated(subject: Subject) -> Answer | None:
-    last = max((evaluation["steps"] for evaluation in subject.evaluations), default=None)
-    if last is None:
+def _check_evaluated(subject: Subject) -> Answer | None:
+    """Check that an evaluation followed the last step."""
+    last_evaluated = max((evaluation["steps"] for evaluation in subject.evaluations), default=None)
+    if last_evaluated is None:
         return None
     trained = len(subject.curve) + subject.evidence.first("resumed").get("step", 0)
-    ok, values = core.evaluated(last, trained)
-    return Answer(ok, f"the last evaluation followed step {last} of {trained}", values)
+    ok, values = core.evaluated(last_evaluated, trained)
+    return Answer(ok, f"the last evaluation followed step {last_evaluated} of {trained}", values)
 
 
-def _learned(subject: Subject) -> Answer | None:
-    judged = core.learned(subject.curve)
-    if judged is None:
+def _check_learned(subject: Subject) -> Answer | None:
+    """Check that the loss fell from the first tenth of the steps to the last."""
+    judgement = core.learned(subject.curve)
+    if judgement is None:
         return None
-    ok, values = judged
-    first, last = values["first_tenth"], values["last_tenth"]
-    return Answer(ok, f"mean loss of the first tenth {first:.4f}, of the last {last:.4f}", values)
+    ok, values = judgement
+    detail = f"mean loss of the first tenth {values['first_tenth']:.4f}, of the last {values['last_tenth']:.4f}"
+    return Answer(ok, detail, values)
 
 
-def _above_chance(subject: Subject) -> Answer | None:
-    """Of the last accuracy, if the workload reports that of guessing."""
+def _check_above_chance(subject: Subject) -> Answer | None:
+    """Check that the last accuracy is above that of guessing, if the workload reports the latter."""
     chance = subject.evidence.first("workload").get("chance")
     if chance is None:
         return None
@@ -335,19 +361,19 @@ def _above_chance(subject: Subject) -> Answer | None:
 
 
 CHECKS = (
-    Check("precision", _precision, needs_end=False, kinds=(TRAIN, INFER, MEASURE)),
-    Check("loss_finite", _loss_finite, needs_end=False, kinds=(TRAIN,)),
-    Check("parameters_finite", _parameters_finite),
-    Check("ranks_in_step", _ranks_in_step, needs_end=False),
-    Check("rates_in_order", _rates_in_order, needs_end=False, kinds=(TRAIN,)),
-    Check("rates_in_order", _passes_in_order, kinds=(INFER,)),
-    Check("steps", _steps),
-    Check("steps", _measured, kinds=(MEASURE,)),
-    Check("same_results", _same_results, kinds=(MEASURE,)),
-    Check("device_health", _device_health, kinds=(MEASURE,)),
-    Check("updated", _updated, kinds=(TRAIN,)),
-    Check("evaluated", _evaluated),
-    Check("learned", _learned, kinds=(TRAIN,)),
-    Check("above_chance", _above_chance),
+    Check("precision", _check_precision, needs_end=False, kinds=(TRAIN, INFER, MEASURE)),
+    Check("loss_finite", _check_loss_finite, needs_end=False, kinds=(TRAIN,)),
+    Check("parameters_finite", _check_parameters_finite),
+    Check("ranks_in_step", _check_ranks_in_step, needs_end=False),
+    Check("rates_in_order", _check_training_times, needs_end=False, kinds=(TRAIN,)),
+    Check("rates_in_order", _check_pass_times, kinds=(INFER,)),
+    Check("steps", _check_steps),
+    Check("steps", _check_measurements, kinds=(MEASURE,)),
+    Check("same_results", _check_same_results, kinds=(MEASURE,)),
+    Check("device_health", _check_device_health, kinds=(MEASURE,)),
+    Check("updated", _check_updated, kinds=(TRAIN,)),
+    Check("evaluated", _check_evaluated),
+    Check("learned", _check_learned, kinds=(TRAIN,)),
+    Check("above_chance", _check_above_chance),
 )
-"""In the order of the record."""
+"""All checks, in the order in which a record lists them."""

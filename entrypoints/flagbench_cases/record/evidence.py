@@ -1,4 +1,8 @@
-"""The evidence that a record is assembled from: the outcome, and what the ranks wrote to the spool."""
+"""The evidence that a record is assembled from: the outcome, and what the ranks wrote to the spool.
+
+The spool is a folder to which every rank writes during a run: its steps, with their times, and facts, which are JSON
+objects with a `kind`, a `rank` and fields that depend on the kind.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +29,27 @@ OK = Outcome("ok", "done", None, None, 0)
 
 
 class Evidence(NamedTuple):
-    """Steps by rank, facts, exit codes of this node's ranks, and telemetry."""
+    """The evidence of a run, complete or not."""
 
     steps: dict[int, list[Step]]
+    """The steps of each rank that wrote any fact."""
     facts: list[dict[str, Any]]
+    """The facts of all ranks, in the order of ranks."""
     exits: dict[int, int | None]
+    """The exit code of each rank of this node."""
     telemetry: dict[str, Any] | None
+    """Power, temperature and clocks of the devices: the record's `telemetry`."""
     telemetry_reason: str | None
-    monitor: dict[str, Any] = {}  # the sampler's start line: driver, versions, devices before the run
+    """Why there is no telemetry."""
+    monitor: dict[str, Any] = {}
+    """The first line of the telemetry sampler: driver, versions, and the devices before the run."""
 
     def all(self, kind: str) -> list[dict[str, Any]]:
-        """All facts of a kind, in rank order."""
+        """Return all facts of a kind, in rank order."""
         return [fact for fact in self.facts if fact["kind"] == kind]
 
     def first(self, kind: str) -> dict[str, Any]:
-        """The values of the first fact of a kind; empty if no such fact was written."""
+        """Return the fields of the first fact of a kind; empty if no such fact was written."""
         for fact in self.facts:
             if fact["kind"] == kind:
                 return {name: fact[name] for name in fact if name not in ("kind", "rank", "time")}
@@ -47,10 +57,11 @@ class Evidence(NamedTuple):
 
 
 NOTHING = Evidence({}, [], {}, None, "the run ended before the sampler started")
+"""The evidence of a run that ended before its ranks started."""
 
 
 def read_spool(folder: str, world: int) -> Evidence:
-    """Read everything from the spool."""
+    """Read the steps and facts of all ranks from the spool."""
     steps: dict[int, list[Step]] = {}
     facts: list[dict[str, Any]] = []
     for rank in range(world):

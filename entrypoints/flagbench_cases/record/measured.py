@@ -1,4 +1,9 @@
-"""The record's `evidence`, from the steps and facts that the ranks left in the spool."""
+"""Builds the record's `evidence` from the steps and facts that the ranks left in the spool.
+
+The evidence is a `Section`: spans of steps with columns of integers by rank (microseconds, samples, tokens, FLOPs).
+flagbench_core derives every metric from it, here and again in `flagbench verify`. Long runs are summed up in blocks
+of steps, so that a record stays below 1 MB.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +28,18 @@ from flagbench_core.evidence.metrics import LOSS_TAIL
 from flagbench_core.evidence.section import TRAIN, WARMUP, WINDOW, Collectives, Section, Span, Stretch
 from flagbench_core.stats.within import MIN_STEPS
 
-# The longest published run, DistilBERT on one device, has 21,050 steps; with 11 bytes each, they are a quarter of the
-# 1 MB that a record may have.
 MAX_LOSSES = 24_000
+"""Most losses in a record.
+
+The longest published run, DistilBERT on one device, has 21,050 steps; with 11 bytes each, they are a quarter of the
+1 MB that a record may have.
+"""
 MAX_RANK_STEPS = 16_000
 """A record with up to this number of steps over all ranks has each step; a longer one has blocks of steps."""
 MAX_COLLECTIVES = 1_000
-"""Blocks of all ranks in which the times of collectives are kept: no verdict depends on them."""
+"""Most blocks, over all ranks, with times of collectives. There are few, since no verdict depends on them."""
 TIMED_PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "infer", "measure", "e2e")
-
+"""The phases whose duration is in the record's `timing`."""
 LAP_FIELDS = ("lap", "seconds", "rates", "other_bits", "health", "counters")
 """The fields of a lap in a record."""
 
@@ -46,35 +54,42 @@ _COLUMNS: dict[str, Callable[[Step], int]] = {
     "tokens": lambda step: whole(step.tokens),
     "tokens_useful": lambda step: whole(step.tokens_useful),
 }
+"""The columns of a span, each with the function that reads its value from a step."""
 
 
 class Border(NamedTuple):
-    """Steps `first` to `end` are this part of a phase."""
+    """The steps of one part of a phase."""
 
     phase: str
     part: str
+    """WARMUP, or WINDOW for the measured steps."""
     first: int
     end: int
+    """The step after the last one."""
     measured: dict[str, Any] | None = None
+    """The operation, if the phase is a measurement of one."""
 
 
 class Pass(NamedTuple):
-    """One pass over the data, or one measurement: its steps, and its duration on each rank that has finished it."""
+    """One pass over the data, or one measurement."""
 
     name: str
     first: int
+    """The number of its first step."""
     steps: int
     seconds: dict[int, float]
-    measured: dict[str, Any] | None = None  # the operation of a measurement
+    """Its duration on each rank that has finished it."""
+    measured: dict[str, Any] | None = None
+    """The operation, if it is a measurement of one."""
 
     @property
     def end(self) -> int:
-        """The end of its steps, exclusive."""
+        """The number of the step after its last one."""
         return self.first + self.steps
 
 
-def passes(evidence: Evidence) -> list[Pass]:
-    """The passes that every rank has finished, in order."""
+def finished_passes(evidence: Evidence) -> list[Pass]:
+    """Return the passes that every rank has finished, in order."""
     by_name: dict[str, Pass] = {}
     for fact in evidence.all("pass"):
         name = fact["name"]
@@ -84,9 +99,12 @@ def passes(evidence: Evidence) -> list[Pass]:
     return [ended_pass for ended_pass in by_name.values() if len(ended_pass.seconds) == len(evidence.steps)]
 
 
-def ended(evidence: Evidence, count: int) -> Pass | None:
-    """The pass during which the run ended, up to the `count` steps that every rank has taken; None if in none."""
-    finished = {finished_pass.name for finished_pass in passes(evidence)}
+def unfinished_pass(evidence: Evidence, count: int) -> Pass | None:
+    """Return the pass during which the run ended, up to the `count` steps that every rank has taken.
+
+    Returns None if no pass was begun, or if it has no step.
+    """
+    finished = {finished_pass.name for finished_pass in finished_passes(evidence)}
     for fact in evidence.all("pass_begun"):
         if fact["name"] not in finished:
             first = fact["first_step"]
@@ -97,14 +115,14 @@ def ended(evidence: Evidence, count: int) -> Pass | None:
 
 
 def complete_steps(ranks: dict[int, list[Step]], world: int) -> int:
-    """Number of steps that every rank has finished, with device times."""
+    """Return the number of steps that every rank has finished, with device times."""
     if len(ranks) < world:
         return 0
-    return min((_timed(steps) for steps in ranks.values()), default=0)
+    return min((_timed_steps(steps) for steps in ranks.values()), default=0)
 
 
-def _timed(steps: list[Step]) -> int:
-    """The number of steps before the first one whose device time is not available."""
+def _timed_steps(steps: list[Step]) -> int:
+    """Return the number of steps before the first one whose device time is not available."""
     for index, step in enumerate(steps):
         if math.isnan(step.device):
             return index
@@ -112,39 +130,39 @@ def _timed(steps: list[Step]) -> int:
 
 
 def curve_of(ranks: dict[int, list[Step]], count: int, layout: Layout) -> list[float]:
-    """The loss of each step, averaged over replicas; NaN if not computed."""
+    """Return the loss of each of `count` steps, averaged over replicas; NaN if it was not computed."""
     with_loss = [steps[:count] for rank, steps in ranks.items() if layout.has_loss(rank)]
     return [sum(step.loss for step in replicas) / len(replicas) for replicas in zip(*with_loss)]
 
 
 def blocks_for(count: int, world: int) -> int:
-    """The steps of a block, so that a record holds at most about MAX_RANK_STEPS blocks."""
-    return max(1, -(-count * world // MAX_RANK_STEPS))
+    """Return the number of steps in a block with which a record has at most about MAX_RANK_STEPS blocks."""
+    return max(1, -(-count * world // MAX_RANK_STEPS))  # rounded up
 
 
 def must_be_packed(world: int) -> bool:
-    """Whether a record with this number of ranks has room for only one block of each rank."""
+    """Return whether a record with this number of ranks has room for only one block of each rank."""
     return 2 * world > MAX_RANK_STEPS
 
 
 def collective_blocks(count: int, world: int, block: int) -> int:
-    """The steps of a block of the times of collectives, of about MAX_COLLECTIVES blocks in all."""
+    """Return the number of steps in a block of collectives, with which there are about MAX_COLLECTIVES blocks."""
     return max(block, -(-count * world // MAX_COLLECTIVES))
 
 
 def section_of(request: Request, evidence: Evidence, count: int, block: int) -> Section:
-    """The evidence of the first `count` steps of all ranks, in blocks of steps."""
+    """Return the evidence of the first `count` steps of all ranks, in blocks of `block` steps."""
     world = request.layout.world
     timing = evidence.first("timing")
     curve = curve_of(evidence.steps, count, request.layout)
     with_losses = ranks_with_losses(request.kind, request.layout)
-    coarse = collective_blocks(count, world, block)
+    collective_block = collective_blocks(count, world, block)
     tail: list[Any] = []
     if request.kind == TRAIN and len(curve) > MAX_LOSSES:
         tail = tail_of(curve)
     spans = []
     for border in borders(request, evidence, count):
-        span = span_of(border, evidence.steps, block, with_losses, coarse)
+        span = span_of(border, evidence.steps, block, with_losses, collective_block)
         spans.append(with_micro_batches(span, evidence))
     return Section(
         world=world,
@@ -160,7 +178,7 @@ def section_of(request: Request, evidence: Evidence, count: int, block: int) -> 
 
 
 def ceilings_of(evidence: Evidence, world: int) -> list[float]:
-    """FLOP/s of the matrix product of each rank; empty unless every rank has measured it."""
+    """Return the FLOP/s of the matmul that each rank measured after the run; empty unless every rank has one."""
     ceilings = [fact["flops"] for fact in evidence.all("ceiling")]
     if len(ceilings) != world or not all(map(math.isfinite, ceilings)):
         return []
@@ -168,12 +186,19 @@ def ceilings_of(evidence: Evidence, world: int) -> list[float]:
 
 
 def with_micro_batches(span: Span, evidence: Evidence) -> Span:
-    """The span with the micro-batches of the rank that is slowest on its device, if it is a short window."""
+    """Return the span with the times of micro-batches, if it is a window with too few steps for an interval.
+
+    The times are those of the rank that is slowest on its device. Unless all its steps have the same number of
+    micro-batches, the span is returned unchanged.
+    """
     if span.part != WINDOW or span.steps >= MIN_STEPS:
         return span
-    rank = Stretch([span], 1).slowest(("device",))
-    by_step = {fact["step"]: fact["seconds"] for fact in evidence.all("micro_batches") if fact["rank"] == rank}
-    rows = [by_step.get(step, []) for step in range(span.first, span.end)]
+    slowest_rank = Stretch([span], 1).slowest(("device",))
+    seconds_of: dict[int, list[float]] = {}
+    for fact in evidence.all("micro_batches"):
+        if fact["rank"] == slowest_rank:
+            seconds_of[fact["step"]] = fact["seconds"]
+    rows = [seconds_of.get(step, []) for step in range(span.first, span.end)]
     lengths = {len(row) for row in rows}
     if lengths == {0} or len(lengths) > 1:
         return span
@@ -181,7 +206,10 @@ def with_micro_batches(span: Span, evidence: Evidence) -> Span:
 
 
 def roofs_of(evidence: Evidence, world: int, block: int) -> list[Span]:
-    """What every rank measured before the steps; as spans of their own, which count from 0."""
+    """Return the roofs, rates of a device without a model, that every rank measured before its steps.
+
+    Each roof is a span. Their steps are counted from 0, separately from those of the run.
+    """
     spans: list[Span] = []
     first = 0
     for name in dict.fromkeys(fact["name"] for fact in evidence.all("roof")):
@@ -199,7 +227,7 @@ def roofs_of(evidence: Evidence, world: int, block: int) -> list[Span]:
 
 
 def borders(request: Request, evidence: Evidence, count: int) -> list[Border]:
-    """How the steps divide into phases and parts; parts without a step are left out."""
+    """Return how the steps divide into phases, and each phase into warm-up and window. Empty parts are left out."""
     warmup = (request.config or {})[request.kind]["warmup_steps"]
     parts = []
     for phase in _phases(request, evidence, count):
@@ -211,22 +239,27 @@ def borders(request: Request, evidence: Evidence, count: int) -> list[Border]:
 
 
 def _phases(request: Request, evidence: Evidence, count: int) -> list[Pass]:
-    """Training as one pass, or the passes that every rank has finished and the one during which the run ended."""
+    """Return training as one pass, or the passes that every rank has finished and the one in which the run ended."""
     if request.kind == TRAIN:
         return [Pass(TRAIN, 0, count, {})]
-    phases = passes(evidence)
-    last = ended(evidence, count)
+    phases = finished_passes(evidence)
+    last = unfinished_pass(evidence, count)
     if last is not None:
         phases.append(last)
     return phases
 
 
 def span_of(
-    border: Border, ranks: dict[int, list[Step]], block: int, with_losses: Sequence[int] = (), coarse: int = 1
+    border: Border,
+    ranks: dict[int, list[Step]],
+    block: int,
+    with_losses: Sequence[int] = (),
+    collective_block: int = 1,
 ) -> Span:
-    """The span of evidence between two borders.
+    """Return the evidence of the steps within a border.
 
-    `with_losses`: the ranks whose losses it has. `coarse`: the steps of a block of the times of collectives.
+    `block`: the number of steps in a block; `collective_block`: the same for the times of collectives.
+    `with_losses`: the ranks whose losses are included.
     """
     by_rank = [ranks[rank][border.first : border.end] for rank in sorted(ranks)]
     columns = {}
@@ -241,32 +274,36 @@ def span_of(
         columns,
         flops,
         _losses(by_rank, block, with_losses),
-        _collectives(by_rank, coarse),
-        _passes(by_rank),
+        _collectives(by_rank, collective_block),
+        _pipeline_passes(by_rank),
         border.measured,
     )
 
 
 def _flops_of(name: str, steps: list[Step]) -> int:
-    """The FLOPs of all steps: `executed`, `useful` or `recomputed`."""
+    """Return the sum of the FLOPs of all steps; `name` is `executed`, `useful` or `recomputed`."""
     return sum(whole(getattr(step, "flops_" + name)) for step in steps)
 
 
 def _collectives(by_rank: list[list[Step]], block: int) -> Collectives | None:
-    """The times of collectives, None unless they were measured in every step of every rank."""
-    first, wait = [], []
+    """Return the times of collectives, or None unless they were measured in every step of every rank."""
+    first_columns = []
+    wait_columns = []
     for steps in by_rank:
         until_first = [step.first_collective for step in steps]
         waits = [step.collective_wait for step in steps]
         if not all(map(math.isfinite, until_first + waits)):
             return None
-        first.append(in_blocks(list(map(microseconds, until_first)), block))
-        wait.append(in_blocks(list(map(microseconds, waits)), block))
-    return Collectives(block, first, wait)
+        first_columns.append(in_blocks(list(map(microseconds, until_first)), block))
+        wait_columns.append(in_blocks(list(map(microseconds, waits)), block))
+    return Collectives(block, first_columns, wait_columns)
 
 
-def _passes(by_rank: list[list[Step]]) -> dict[str, list[int]]:
-    """The times of the passes of a pipeline by rank, empty unless they were measured in every step of every rank."""
+def _pipeline_passes(by_rank: list[list[Step]]) -> dict[str, list[int]]:
+    """Return the times of the forward and backward passes of a pipeline's stages, summed over steps, by rank.
+
+    The columns are empty unless the times were measured in every step of every rank.
+    """
     columns = {}
     for name in PASSES:
         seconds = [math.fsum(getattr(step, name) for step in steps) for steps in by_rank]
@@ -277,7 +314,10 @@ def _passes(by_rank: list[list[Step]]) -> dict[str, list[int]]:
 
 
 def ranks_with_losses(kind: str, layout: Layout) -> list[int]:
-    """The ranks whose losses are evidence. None where the loss of one rank is the job's: `quality.losses` has it."""
+    """Return the ranks whose losses are evidence.
+
+    The list is empty if the job's loss is that of a single rank: then `quality.losses` has it.
+    """
     having = [rank for rank in range(layout.world) if layout.has_loss(rank)]
     if kind == TRAIN and len(having) == 1:
         return []
@@ -285,12 +325,15 @@ def ranks_with_losses(kind: str, layout: Layout) -> list[int]:
 
 
 def _losses(by_rank: list[list[Step]], block: int, with_losses: Sequence[int]) -> list[Any]:
-    """The losses of those ranks, and None for each of the others; nothing if no loss is finite."""
-    having = set(with_losses)
+    """Return a column for each rank: its losses, or None if it is not in `with_losses`.
+
+    The list is empty if no loss is finite.
+    """
     columns: list[Any] = []
     has_finite = False
+    ranks_to_include = set(with_losses)
     for rank, steps in enumerate(by_rank):
-        if rank not in having:
+        if rank not in ranks_to_include:
             columns.append(None)
             continue
         losses_of_rank = losses_in_blocks([step.loss for step in steps], block)
@@ -303,22 +346,28 @@ def _losses(by_rank: list[list[Step]], block: int, with_losses: Sequence[int]) -
 
 
 def durations(request: Request, evidence: Evidence) -> dict[str, list[int]]:
-    """The duration of each phase that every rank has finished, by rank; of training without checkpoints."""
+    """Return the microseconds of each phase that every rank has finished, by rank.
+
+    The duration of training does not include the time in which checkpoints are written.
+    """
     if request.kind == TRAIN:
         seconds = {fact["rank"]: fact["train"] for fact in evidence.all("timing")}
         if len(seconds) < request.layout.world:
             return {}
-        return {TRAIN: _by_rank(seconds)}
-    return {phase.name: _by_rank(phase.seconds) for phase in passes(evidence)}
+        return {TRAIN: _microseconds_by_rank(seconds)}
+    return {phase.name: _microseconds_by_rank(phase.seconds) for phase in finished_passes(evidence)}
 
 
-def _by_rank(seconds: dict[int, float]) -> list[int]:
-    """Microseconds in the order of ranks."""
+def _microseconds_by_rank(seconds: dict[int, float]) -> list[int]:
+    """Return the times of ranks in the order of ranks, in microseconds."""
     return [microseconds(seconds[rank]) for rank in sorted(seconds)]
 
 
 def memory_of(evidence: Evidence, world: int) -> dict[str, list[Any]]:
-    """Peaks of memory by rank, bytes; None for a rank without one. Empty if no rank has one."""
+    """Return the peaks of device memory by rank, bytes, with None for a rank that has not reported one.
+
+    A column is left out if no rank has reported its peak.
+    """
     columns: dict[str, list[Any]] = {}
     for name in ("peak", "allocator_peak"):
         peaks = {fact["rank"]: fact.get(name) or None for fact in evidence.all("memory")}
@@ -328,22 +377,26 @@ def memory_of(evidence: Evidence, world: int) -> dict[str, list[Any]]:
     return columns
 
 
-def results(evidence: Evidence) -> list[dict[str, Any]]:
-    """The record's `results`: of fixed operations, compared bit by bit within and between devices."""
+def compare_results(evidence: Evidence) -> list[dict[str, Any]]:
+    """Return the record's `results`: the results of fixed operations, compared bit by bit.
+
+    Those of one device are compared with each other, and with those of other devices that have the same model and
+    driver.
+    """
     models = {fact["rank"]: (fact["device"]["name"], fact["driver"]) for fact in evidence.all("rank")}
     facts = {fact["rank"]: dict(fact, alike=models.get(fact["rank"])) for fact in evidence.all("results")}
     return roofs.compare_results(facts)
 
 
 def laps(evidence: Evidence) -> list[dict[str, Any]]:
-    """The record's `laps`: those that a soak finished. Rank 0 wrote them for all ranks."""
+    """Return the record's `laps`: the finished repetitions of a soak. Rank 0 wrote them for all ranks."""
     return [{name: fact[name] for name in LAP_FIELDS} for fact in evidence.all("lap")]
 
 
 def losses(curve: list[float], first_step: int) -> dict[str, Any]:
-    """The record's `quality.losses`: the loss of each of the first MAX_LOSSES steps.
+    """Return the record's `quality.losses`: the loss of each of the first MAX_LOSSES steps.
 
-    `first_step`: the number of the first step in the published run, from 0; later if the run was resumed.
+    `first_step`: the number of the first step, counted from the start of training; above 0 if the run was resumed.
     """
     return {
         "first_step": first_step,
@@ -353,5 +406,5 @@ def losses(curve: list[float], first_step: int) -> dict[str, Any]:
 
 
 def tail_of(curve: list[float]) -> list[Any]:
-    """The last losses of a run, as the record has them."""
+    """Return the last LOSS_TAIL losses of a run, rounded as in a record."""
     return [nine_digits(loss) for loss in curve[-LOSS_TAIL:]]

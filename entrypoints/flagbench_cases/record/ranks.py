@@ -1,10 +1,10 @@
-"""The record's list of ranks: an entry for each, or in a large job what all of them have, said once."""
+"""Builds the record's list of ranks: an entry for each rank, or in a large job columns and the unusual ranks."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.shared.processes import describe_exit
@@ -13,11 +13,14 @@ from flagbench_core.evidence.columns import pack
 from flagbench_core.stats import summary
 
 MOST_LISTED = 256
-"""Ranks that a record lists one by one, at about 400 bytes each."""
+"""Most ranks that a record lists one by one, at about 400 bytes each."""
 
 
 def entries(evidence: Evidence) -> list[dict[str, Any]]:
-    """The record's entry of each rank: its own time, and how long it waited. Those of collectives are added later."""
+    """Return the record's entry of each rank: where it ran, its times, and how it ended.
+
+    The medians of collectives are filled in by sections.py, since they follow from the evidence.
+    """
     processors = {fact["rank"]: fact for fact in evidence.all("processor")}
     return [_entry(fact, evidence, processors.get(fact["rank"], {})) for fact in evidence.all("rank")]
 
@@ -43,7 +46,7 @@ def _entry(fact: dict[str, Any], evidence: Evidence, processor: dict[str, Any]) 
 
 
 def _median_step(steps: list[Step]) -> float | None:
-    """The median device time of the steps that have one, seconds."""
+    """Return the median device time of the steps that have one, seconds; None if no step has."""
     times = [step.device for step in steps if math.isfinite(step.device)]
     if not times:
         return None
@@ -51,38 +54,50 @@ def _median_step(steps: list[Step]) -> float | None:
 
 
 def bounded(ranks: list[dict[str, Any]], world: int, per_node: int) -> dict[str, Any]:
-    """The record's `ranks` and, of more than MOST_LISTED ranks, `rank_columns`.
+    """Return the record's `ranks` and, if there are more than MOST_LISTED, its `rank_columns`.
 
-    Then only ranks that differ from most others are listed. What follows from evidence is left out, and so are the
-    UUIDs of devices; bundles have all of it.
+    `ranks` then lists only those that differ from most others. Values that can be computed from the evidence, and the
+    UUIDs of devices, are left out; the nodes' bundles contain them. `per_node`: the number of ranks on each node.
     """
     if len(ranks) <= MOST_LISTED:
         return {"ranks": ranks}
-    usual = Counter(map(_ending, ranks)).most_common(1)[0][0]
+    usual_end = Counter(map(_end_of, ranks)).most_common(1)[0][0]
+    # Reversed, so that the first rank of each node is the one that counts.
     hosts = {entry["node"]: entry["host"] for entry in reversed(ranks)}
-    # A failed run may lack ranks, about which the columns would say something too.
-    complete = [entry["rank"] for entry in ranks] == list(range(world)) and len(hosts) * per_node == world
     columns = None
-    if complete:
+    # The columns describe all ranks, so they are left out of a failed run that lacks some.
+    has_all_ranks = [entry["rank"] for entry in ranks] == list(range(world))
+    has_all_nodes = len(hosts) * per_node == world
+    if has_all_ranks and has_all_nodes:
         columns = {
             "ranks": world,
             "hosts": [hosts[node] for node in sorted(hosts)],
-            "steps": usual[0],
-            "exit": usual[1],
+            "steps": usual_end.steps,
+            "exit": usual_end.exit,
             "pids": pack([entry["pid"] for entry in ranks]),
-            **_milliseconds(ranks, "processor"),
-            **_milliseconds(ranks, "processor_wait"),
+            **_milliseconds_column(ranks, "processor"),
+            **_milliseconds_column(ranks, "processor_wait"),
         }
-    unusual = [entry for entry in ranks if _ending(entry) != usual or entry["host"] != hosts[entry["node"]]]
+    unusual = []
+    for entry in ranks:
+        if _end_of(entry) != usual_end or entry["host"] != hosts[entry["node"]]:
+            unusual.append(entry)
     return {"ranks": unusual[:MOST_LISTED], "rank_columns": columns}
 
 
-def _ending(entry: dict[str, Any]) -> tuple[int, str | None]:
-    return entry["steps"], entry["exit"]
+class _End(NamedTuple):
+    """How a rank ended."""
+
+    steps: int
+    exit: str | None
 
 
-def _milliseconds(ranks: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """A column of times; nothing unless every rank has one."""
+def _end_of(entry: dict[str, Any]) -> _End:
+    return _End(entry["steps"], entry["exit"])
+
+
+def _milliseconds_column(ranks: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return a column with one time of every rank by its name; empty unless every rank has that time."""
     seconds = [entry[name + "_seconds"] for entry in ranks]
     if None in seconds:
         return {}

@@ -1,4 +1,4 @@
-"""The request, as reported in the record."""
+"""The request for a run, as its record reports it: what was asked for, and the configuration that it resolves to."""
 
 from __future__ import annotations
 
@@ -18,25 +18,39 @@ class Request(NamedTuple):
     """A request. Fields that could not be resolved have their defaults."""
 
     argv: list[str]
+    """The arguments of the command line."""
     case: str
     stack: dict[str, Any]
+    """The manifest of the stack, the image's device software."""
     run_id: str
+    """The id that all nodes of a run share."""
     preset: str
+    """The size of the case: `reference`, as published, or `tiny`."""
     nodes: int
     gpus: int
+    """Ranks per node, also on a CPU."""
     config: dict[str, Any] | None = None
+    """The resolved configuration; None if the arguments were wrong."""
     config_digest: str | None = None
-    formula: str | None = None  # of FLOPs, as the case's manifest names it; None if it counts none
+    formula: str | None = None
+    """The id of the formula for FLOPs in the case's manifest; None if the case counts none."""
     unit: str = "samples"
-    gate: str | None = None  # the first metric to compare with a claim
-    checks: tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass
-    published_flops: dict[str, Any] | None = None  # the publisher's formula for utilisation
-    record_id: str | None = None  # made by node 0 and given to all nodes; None: made with the record
-    begun: ClockReading | None = None  # the clocks of this node when record_id was made
-    roofs: dict[str, Any] | None = None  # the configuration of roofs, if they are measured before the steps
+    """What the case counts."""
+    gate: str | None = None
+    """The first metric to compare with a published row."""
+    checks: tuple[str, ...] = ()
+    """Checks required by the case's manifest: each must be made if it applies, and pass."""
+    published_flops: dict[str, Any] | None = None
+    """The publisher's formula for utilisation."""
+    record_id: str | None = None
+    """The id made by node 0 and given to all nodes; None if it is to be made with the record."""
+    begun: ClockReading | None = None
+    """The clocks of this node when `record_id` was made."""
+    roofs: dict[str, Any] | None = None
+    """The configuration of roofs, rates of a device without a model, if they are measured before the steps."""
 
     def resolved(self, case: dict[str, Any], stack: dict[str, Any], resolved: dict[str, Any]) -> Request:
-        """The request with its manifests and its resolved configuration."""
+        """Return the request with its resolved configuration. `case` and `stack` are their manifests."""
         flops: dict[str, Any] = {}
         if case["flops"] != "none":
             flops = case["flops"]
@@ -68,7 +82,10 @@ class Request(NamedTuple):
 def _published_flops(
     flops: dict[str, Any], config: dict[str, Any], reference: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """The publisher's formula for utilisation; None for a slice of the model, for which it is not valid."""
+    """Return the publisher's formula for utilisation.
+
+    None if the manifest has none, or for a model with fewer layers than the published one, where it is not valid.
+    """
     if config.get("model", {}).get("layers") != reference.get("model", {}).get("layers"):
         return None
     return flops.get("published")

@@ -1,4 +1,4 @@
-"""The sections of a record that are computed from its steps."""
+"""Fills in the sections of a record that are computed from its steps, such as evidence, metrics and quality."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from flagbench_cases.record import measured
-from flagbench_cases.record.checks import Subject, checks
+from flagbench_cases.record.checks import Subject, make_checks
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
 from flagbench_core.config import schedule
@@ -15,14 +15,14 @@ from flagbench_core.evidence.metrics import Facts
 from flagbench_core.evidence.section import MEASURE, TRAIN, digest_of
 from flagbench_core.stats import summary
 
-CEILING = ("flops", "precision", "method", "steady", "spread")
-"""Fields of the matrix product that a rank measures after the run."""
+CEILING_FIELDS = ("flops", "precision", "method", "steady", "spread")
+"""The fields of a ceiling in a record: the rate of a large matmul, which each rank measures after the run."""
 
 
 def fill(
     record: dict[str, Any], request: Request, evidence: Evidence, count: int, block: int, packed: bool = False
 ) -> None:
-    """Fill in the evidence of `count` steps, in blocks of steps, and everything computed from it.
+    """Fill in the evidence of `count` steps, in blocks of `block` steps, and everything computed from it.
 
     `packed`: lists by rank are in their shortest form, and there are no losses of single ranks.
     """
@@ -46,7 +46,7 @@ def fill(
         record.update(measurements=derived.measurements, slow_devices=derived.slow_devices)
         record["quality"]["absent"] = {fact["name"]: fact["reason"] for fact in evidence.all("absent")}
     if request.kind == MEASURE:
-        record["results"] = measured.results(evidence)
+        record["results"] = measured.compare_results(evidence)
     if request.kind == TRAIN:
         record["quality"].update(training_quality(subject, derived.pipeline))
 
@@ -59,7 +59,10 @@ def facts_of(
     peak: dict[str, Any] | None,
     finished: bool,
 ) -> Facts:
-    """What the metrics depend on in addition to the evidence of the steps."""
+    """Return the facts that metrics depend on in addition to the evidence of the steps.
+
+    `peak`: as returned by `peak_of`. `finished`: whether the run came to its end.
+    """
     config = request.config or {}
     published = None
     # The publisher's formula is only valid for the published model.
@@ -87,12 +90,15 @@ def facts_of(
 
 
 def precision_of(record: dict[str, Any], request: Request) -> str:
-    """The precision in which the run's matrix products ran, or else the requested one."""
+    """Return the precision in which the run's matmuls ran, or else the requested one."""
     return record["conditions"].get("precision") or (request.config or {})["precision"]
 
 
 def peak_of(record: dict[str, Any], request: Request) -> dict[str, Any] | None:
-    """The peak of the run's devices in its precision, from the stack's manifest; None if that has none."""
+    """Return the peak of the run's devices in its precision, as {"flops": FLOP/s, "source": ...}.
+
+    It is from the stack's manifest; None if that has none.
+    """
     model = record["conditions"].get("device_model")
     for device in request.stack["accelerators"]:
         if device["name"] == model:
@@ -107,7 +113,7 @@ def flops(
     sums: dict[str, Any],
     peak: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """The record's `flops`: the sums with their formula, the peak with its source, the ceiling with its method."""
+    """Return the record's `flops`: the sums with their formula, the peak with its source, and the ceiling."""
     precision = precision_of(record, request)
     reason = None
     if peak is None:
@@ -125,16 +131,17 @@ def flops(
 
 
 def ceiling_of(evidence: Evidence, flops_per_second: float | None) -> dict[str, Any] | None:
-    """The matrix product that was measured at this rate, as the record has it."""
+    """Return the record's entry of the ceiling that was measured at this rate, or None if there is none."""
     for fact in evidence.all("ceiling"):
         if fact["flops"] == flops_per_second:
-            return {name: fact[name] for name in CEILING if name in fact}
+            return {name: fact[name] for name in CEILING_FIELDS if name in fact}
     return None
 
 
 def quality(subject: Subject, evaluations: list[dict[str, Any]], finished: bool) -> dict[str, Any]:
-    """The fields of `quality` that all cases have."""
-    curve, workload = subject.curve, subject.evidence.first("workload")
+    """Return the fields of `quality` that all cases have."""
+    curve = subject.curve
+    workload = subject.evidence.first("workload")
     points = [int(index) for index in summary.thin(range(len(curve)), CURVE_POINTS)]
     rows = []
     for evaluation in evaluations:
@@ -144,12 +151,15 @@ def quality(subject: Subject, evaluations: list[dict[str, Any]], finished: bool)
         "evaluations": rows,
         "data": workload.get("data"),
         "parameters": workload.get("parameters"),
-        "checks": checks(subject, finished),
+        "checks": make_checks(subject, finished),
     }
 
 
 def training_quality(subject: Subject, pipeline: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `quality` that training adds. `pipeline`: the bubbles of the job and of its stages."""
+    """Return the fields of `quality` that training adds.
+
+    `pipeline`: the bubbles, shares of time in which a pipeline's stages wait, of the job and of its stages.
+    """
     evidence = subject.evidence
     resumed = evidence.first("resumed")
     return {

@@ -1,4 +1,4 @@
-"""Where a run's record and bundles are kept: in a folder or in a bucket."""
+"""Stores a run's record and bundles, the archives of its raw evidence, in a folder or in a bucket."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import Bucket, S3Error, parse_address, put_file
 
 STORE_VARIABLE = "FLAGBENCH_STORE"
-"""The address of the store where --store is not given."""
+"""The environment variable with the address of the store, used if --store is not given."""
 
 
 class Bundle(NamedTuple):
-    """A bundle of evidence, written to a file."""
+    """A bundle of a node's evidence, written to a file."""
 
     path: str
     node: int
+    """The number of the node, from 0."""
     sha256: str
     bytes: int
+    """The size of the file."""
 
 
 class Store(Protocol):
-    """One place for the results of a run."""
+    """A place for the results of a run."""
 
     name: str
-    """For messages, without credentials."""
+    """The address as messages show it, without credentials."""
     meant_for: str | None
-    """The address written to the `.meant-for` files of results that wait for this store; None: they need not wait."""
+    """The address that is written next to results that wait for this store; None if results never have to wait."""
 
     def check(self) -> None:
         """Find out before the run whether results can be stored. Raises CaseError: usage (2), network (15)."""
 
     def put_record(self, record: dict[str, Any], line: str) -> str:
-        """Store a record, never in the place of another one; returns where it is. Raises CaseError (14)."""
+        """Store a record without replacing another one; returns its path or URL. Raises CaseError (14)."""
 
     def put_bundle(self, record_id: str, bundle: Bundle) -> str:
-        """Store a bundle; returns where it is. Raises CaseError (14)."""
+        """Store a bundle; returns its path or URL. Raises CaseError (14)."""
 
 
 class FolderStore:
@@ -57,7 +59,7 @@ class FolderStore:
         self.name = root
 
     def check(self) -> None:
-        """Find out whether the folder can be written to; it is created. Raises UsageError."""
+        """Create the folder if necessary, and find out whether it can be written to. Raises UsageError."""
         output.check_folder("the store", self.root)
 
     def put_record(self, record: dict[str, Any], line: str) -> str:
@@ -87,7 +89,7 @@ class BucketStore:
         self.meant_for: str | None = self._bucket.url
 
     def check(self) -> None:
-        """Find out whether this key may write to the bucket, and whether that keeps what is put.
+        """Find out whether this key may write to the bucket, and whether the bucket never replaces an object.
 
         Raises CaseError: network (15), else usage (2).
         """
@@ -119,9 +121,9 @@ class BucketStore:
 
 
 def open_store(url: str | None) -> Store | None:
-    """The store of --store, or else of FLAGBENCH_STORE; None without either.
+    """Return the store with the address `url`, or else that in FLAGBENCH_STORE; None if neither is set.
 
-    Touches no network. Raises UsageError.
+    Does not use the network. Raises UsageError.
     """
     if url is None:
         url = os.environ.get(STORE_VARIABLE)
@@ -136,18 +138,21 @@ def open_store(url: str | None) -> Store | None:
 
 
 def record_key(record: dict[str, Any]) -> str:
-    """The key of a record."""
+    """Return the key of a record in a store."""
     names = {name: record[name] for name in ("case", "stack", "record_id")}
     return store_layout.RECORD.format(day=record["created_at"][:10], **names)
 
 
 def bundle_key(record_id: str, bundle: Bundle) -> str:
-    """The key of a node's bundle. It names the content, because the end of an upload in parts may overwrite."""
+    """Return the key of a node's bundle in a store.
+
+    It contains the checksum, because an upload in parts replaces an object with the same key when it completes.
+    """
     return store_layout.BUNDLE.format(record_id=record_id, node=bundle.node, sha256=bundle.sha256)
 
 
 def copy_bundle(bundle: Bundle, path: str) -> str:
-    """Copy a bundle to a file, whole or not at all; returns the path. Raises CaseError (14)."""
+    """Copy a bundle to a file atomically; returns the path. Raises CaseError (14)."""
     folder, name = os.path.split(path)
     part = os.path.join(folder, f".{name}.part")
     try:
@@ -171,7 +176,10 @@ def _not_stored(message: str, remedy: str) -> CaseError:
 
 @contextlib.contextmanager
 def _raising(kind: Callable[[str, str], CaseError], begin: str = "") -> Iterator[None]:
-    """Turns an error of a bucket into one of this kind, whose message begins so; also that of a file to upload."""
+    """Raise an error made by `kind` instead of an error of a bucket or of a file to upload.
+
+    `kind` takes the message, which starts with `begin`, and the remedy.
+    """
     try:
         yield
     except S3Error as error:

@@ -1,4 +1,4 @@
-"""The termination message of a Kubernetes pod: the outcome of the run in one line that outlives the logs.
+"""Writes the termination message of a Kubernetes pod: the outcome of the run in one line that outlives the logs.
 
 The kubelet reads the file after the container has ended and keeps at most 4096 bytes in the pod's status.
 """
@@ -15,18 +15,20 @@ from flagbench_cases.record.evidence import Outcome
 from flagbench_cases.shared.redaction import redact
 
 TERMINATION_VARIABLE = "FLAGBENCH_TERMINATION_LOG"
+"""The environment variable with the path of the message, which our pod manifests set."""
 MAX_MESSAGE_BYTES = 4096
+"""The kubelet's limit."""
 
 
 def of_record(record: dict[str, Any], gate: str | None, code: int, lost: str | None = None) -> dict[str, Any]:
-    """Node 0's message: the record's status, its gate metric and its id.
+    """Return the message of node 0: the record's status, its gate metric (see `Request.gate`) and its id.
 
     `code` is the exit code of the process; `lost`: why the record could not be written everywhere it was requested.
     """
     return {
         "state": record["status"]["state"],
         "exit_code": code,
-        "reason": _joined(record["status"]["reason"], lost),
+        "reason": _join_reasons(record["status"]["reason"], lost),
         "gate": _gate_metric(record, gate),
         "record_id": record["record_id"],
     }
@@ -40,32 +42,37 @@ def _gate_metric(record: dict[str, Any], gate: str | None) -> dict[str, Any] | N
 
 
 def of_outcome(outcome: Outcome, code: int | None = None, lost: str | None = None) -> dict[str, Any]:
-    """The message of a node other than node 0, which writes no record. `code` and `lost`: as in `of_record`, of the
-    node's bundle; without them, the outcome's own code."""
+    """Return the message of a node other than node 0, which writes a bundle but no record.
+
+    `code` is the exit code of the process, by default that of the outcome; `lost`: why the node's bundle could not be
+    written everywhere it was requested.
+    """
     if code is None:
         code = int(outcome.exit_code)
     return {
         "state": outcome.state,
         "exit_code": code,
-        "reason": _joined(outcome.reason, lost),
+        "reason": _join_reasons(outcome.reason, lost),
         "gate": None,
         "record_id": None,
     }
 
 
-def _joined(*reasons: str | None) -> str | None:
+def _join_reasons(*reasons: str | None) -> str | None:
     return "; ".join(reason for reason in reasons if reason) or None
 
 
 def to_line(message: dict[str, Any]) -> str:
-    """The message as one line of ASCII; the reason is cut if it is too long."""
-    reason = cut = redact(message["reason"] or "")
+    """Return the message as one line of ASCII, shorter than MAX_MESSAGE_BYTES: its reason is cut if necessary."""
+    kept_reason = redact(message["reason"] or "")
+    shown_reason = kept_reason
     while True:
-        line = json.dumps(strict(dict(message, reason=reason or None)), separators=(",", ":"))
-        if len(line) < MAX_MESSAGE_BYTES or not cut:
+        line = json.dumps(strict(dict(message, reason=shown_reason or None)), separators=(",", ":"))
+        if len(line) < MAX_MESSAGE_BYTES or not kept_reason:
             return line
-        cut = cut[: len(cut) * 9 // 10]
-        reason = cut + "..."
+        # By a tenth at a time, since one character may need several bytes in JSON.
+        kept_reason = kept_reason[: len(kept_reason) * 9 // 10]
+        shown_reason = kept_reason + "..."
 
 
 def write(message: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Whether the time of day was set during a run: by a person, a time server, or a restored machine.
+"""Finds out whether the time of day was set during a run: by a person, a time server, or a restored machine.
 
-No duration depends on it, but the dates in a record do: they would contradict each other.
+No duration depends on the time of day, but the dates in a record do, and would contradict each other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ class ClockReading(NamedTuple):
 
 
 def read() -> ClockReading:
-    """The clocks now."""
-    return ClockReading(time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
+    """Read the clocks."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # only Linux has the former
+    return ClockReading(time.time(), time.clock_gettime(clock))
 
 
 def set_by(begun: ClockReading, now: ClockReading | None = None) -> float | None:
-    """Seconds by which the time of day was set since `begun`, negative if it was set back; None if it was not."""
+    """Return the seconds by which the time of day was set since `begun`; None if it was not set.
+
+    They are negative if it was set back. `now`: by default, the clocks are read.
+    """
     now = now or read()
     moved = (now.time_of_day - begun.time_of_day) - (now.elapsed - begun.elapsed)
     if abs(moved) < LEAST_SECONDS:

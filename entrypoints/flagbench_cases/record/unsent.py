@@ -1,8 +1,8 @@
-"""Results that wait until they are stored: kept before an upload begins, so that a kill loses nothing.
+"""Keeps results on disk until they are stored. They are kept before an upload begins, so that a kill loses nothing.
 
-They wait in the folder of --out, which outlives a container, else in the user's data folder: `ID.json` and
-`ID.node-K-SHA256.tar.gz`, each beside a file `.meant-for` that names the store. It is written first and removed last.
-`flagbench results push` stores what it finds there.
+They are in the folder of --out, which outlives a container, else in the user's data folder: `ID.json` and
+`ID.node-K-SHA256.tar.gz`. Next to each is a file with the suffix `.meant-for` and the address of the store. It is
+written first and removed last. `flagbench results push` stores the results that it finds there.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from flagbench_core.store_layout import ADDRESS_SUFFIX
 
 
 class Unsent:
-    """What one node keeps until it is stored."""
+    """The results of one node that are kept until they are stored."""
 
     def __init__(self, record_id: str, meant_for: str, out: str | None) -> None:
         """`out`: the folder of --out; without it, the user's data folder. Raises CaseError (14)."""
         self.command = "flagbench results push"
-        """Stores what waits, on a machine where the folder of --out has the same name."""
+        """The command that stores the results, on a machine where the folder of --out has the same name."""
         if out:
             self.command += f" {shlex.quote(out)}"
         self.folder = out or os.path.join(_data_folder(), "unsent")
-        self._record_id, self._meant_for, self._out = record_id, meant_for, out
+        self._record_id = record_id
+        self._meant_for = meant_for
+        self._out = out
 
     def keep_record(self, line: str) -> str:
         """Keep a record; returns its path. Raises CaseError (14)."""
@@ -43,42 +45,47 @@ class Unsent:
         return self._keep(name, lambda: copy_bundle(bundle, os.path.join(self.folder, name)))
 
     def forget_record(self) -> None:
-        """A record is stored. It stays where --out asks for it. A failure leaves it to be stored again."""
-        self._forget(self._record_id + ".json", keep=self._out is not None)
+        """Remove a record that has been stored, except from the folder of --out, where it was asked for.
+
+        A failure is ignored: the record is then stored again, which changes nothing.
+        """
+        name = self._record_id + ".json"
+        if self._out is None:
+            self._remove([name, name + ADDRESS_SUFFIX])
+        else:
+            self._remove([name + ADDRESS_SUFFIX])
 
     def forget_bundle(self, bundle: Bundle) -> None:
-        """A bundle is stored. A failure leaves it to be stored again."""
-        self._forget(_bundle_name(self._record_id, bundle))
+        """Remove a bundle that has been stored. A failure is ignored, as for a record."""
+        name = _bundle_name(self._record_id, bundle)
+        self._remove([name, name + ADDRESS_SUFFIX])
 
     def _keep(self, name: str, write: Callable[[], str]) -> str:
+        """Write the address of the store, then the file with `write`, whose path is returned."""
         output.write_file(self.folder, name + ADDRESS_SUFFIX, self._meant_for, replace=True, newline=False)
         try:
             return write()
         except CaseError:
-            self._forget(name, keep=True)
+            self._remove([name + ADDRESS_SUFFIX])
             raise
 
-    def _forget(self, name: str, keep: bool = False) -> None:
-        """`flagbench results push` may have stored and removed it meanwhile."""
-        path = os.path.join(self.folder, name)
-        paths = [path + ADDRESS_SUFFIX]
-        if not keep:
-            paths.insert(0, path)
-        for path in paths:
+    def _remove(self, names: list[str]) -> None:
+        """Remove files of the folder that still exist: `flagbench results push` may have removed them meanwhile."""
+        for name in names:
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                os.unlink(os.path.join(self.folder, name))
         if self._out is None:
-            with contextlib.suppress(OSError):  # something else waits in it
+            with contextlib.suppress(OSError):  # other results are in the folder
                 os.rmdir(self.folder)
 
 
 def _bundle_name(record_id: str, bundle: Bundle) -> str:
-    """Its key in a store as the name of a file."""
+    """Return the name of a bundle's file: its key in a store without the first folder, and dots for slashes."""
     return ".".join(bundle_key(record_id, bundle).split("/")[1:])
 
 
 def _data_folder() -> str:
-    """The folder of this user's data, as platformdirs has it on the host side. Raises CaseError (14)."""
+    """Return the folder of this user's data, as platformdirs has it on the host side. Raises CaseError (14)."""
     base = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
     if os.path.isabs(base):
         return os.path.join(base, "flagbench")

@@ -82,7 +82,7 @@ def test_blocks_have_the_sums_of_their_steps() -> None:
 
 def test_times_of_collectives_are_in_blocks_of_their_own() -> None:
     ranks = {rank: drawn_steps(25, rank) for rank in range(2)}
-    span = span_of(Border("train", "window", 5, 25), ranks, 1, coarse=8)
+    span = span_of(Border("train", "window", 5, 25), ranks, 1, collective_block=8)
     assert span.collectives is not None
     assert [span.collectives.block, *map(len, span.collectives.first)] == [8, 3, 3]
     assert sum(span.collectives.wait[1]) == sum(round(step.collective_wait * 1e6) for step in ranks[1][5:])
