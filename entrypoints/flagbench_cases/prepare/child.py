@@ -1,7 +1,12 @@
-"""A conversion or a check in a process of its own: see child_main.py.
+"""Runs a conversion or a check of data and weights in a child process, whose program is child_main.py.
 
-The parent stays able to report whatever happens to it: a crash in a file format's library, an out-of-memory kill, an
-interruption, upon which the child is killed.
+The parent can thus report whatever happens to the child: a crash in a file format's library, an out-of-memory kill,
+or an interruption, upon which the parent kills it. The two exchange a plan and an answer, JSON files in a folder:
+
+    plan.json    {"do": "prepare" or "check", "case": NAME, "out": PATH, "force": true or false,
+                  "data", "weights", "vocabulary": the path of a source, or null}
+    answer.json  {"results": {KIND: the facts of a folder, see PreparedFolder.as_json}}
+                 or {"failure": {"message", "remedy", "code"}}
 """
 
 from __future__ import annotations
@@ -22,27 +27,30 @@ from flagbench_cases.shared.interruption import Interruption
 from flagbench_core import python_module, scratch
 from flagbench_core.exit_codes import ExitCode
 
-PLAN, ANSWER = "plan.json", "answer.json"
+PLAN = "plan.json"
+ANSWER = "answer.json"
 POLL_SECONDS = 0.1
+"""How often an interruption is looked for: soon enough for a person who presses Ctrl-C."""
 MEMORY_REMEDY = "provide more memory; no partial output was left"
 
 
 def run(plan: dict[str, Any], interruption: Interruption, doing: str) -> dict[str, Any]:
     """Have a child carry out a plan; returns its results.
 
-    Raises CaseError for what the child reports, and for how it ended otherwise; `doing` then begins the message.
+    Raises CaseError for an error that the child reports, or if it ended without an answer; `doing`, such as "the
+    check", is then the subject of the message.
     """
-    kills = processes.oom_kills()
+    kills_before = processes.oom_kills()
     try:
         with scratch.scratch() as folder:
             with open(os.path.join(folder, PLAN), "w", encoding="utf-8") as file:
                 json.dump(plan, file)
-            code = _follow(folder, interruption)
+            code = _run_child(folder, interruption)
             if interruption:
                 raise CaseError(interruption.reason, "run again; what was finished is kept", ExitCode.INTERRUPTED)
             if code:
-                memory_killed = kills is not None and (processes.oom_kills() or 0) > kills
-                raise death(code, memory_killed, doing)
+                memory_killed = kills_before is not None and (processes.oom_kills() or 0) > kills_before
+                raise error_of(code, memory_killed, doing)
             with open(os.path.join(folder, ANSWER), encoding="utf-8") as file:
                 answer: dict[str, Any] = json.load(file)
     except OSError as error:
@@ -57,8 +65,12 @@ def run(plan: dict[str, Any], interruption: Interruption, doing: str) -> dict[st
     return dict(answer["results"])
 
 
-def death(code: int, memory_killed: bool, doing: str) -> CaseError:
-    """The error for a child that reported nothing, from its exit code, or minus the number of the signal."""
+def error_of(code: int, memory_killed: bool, doing: str) -> CaseError:
+    """Return the error for a child that ended without an answer.
+
+    `code`: its exit code, or minus the number of the signal that ended it. `memory_killed`: whether the kernel killed
+    a process for lack of memory meanwhile. `doing`: the subject of the message.
+    """
     if code == -signal.SIGKILL:
         if memory_killed:
             words = f"{doing} was killed by the kernel's OOM killer"
@@ -77,8 +89,10 @@ def death(code: int, memory_killed: bool, doing: str) -> CaseError:
     return CaseError(f"{doing} ended with exit {code}", "report it with the output above", ExitCode.BUG)
 
 
-def _follow(folder: str, interruption: Interruption) -> int:
+def _run_child(folder: str, interruption: Interruption) -> int:
+    """Run the child until it ends, or kill it at an interruption; returns its exit code."""
     env = child_environment()
+    # Else tokenizers warns that its threads do not survive a fork.
     env.setdefault("TOKENIZERS_PARALLELISM", "false")
     user_home.prepare(env, os.path.join(folder, "home"))
     # A new session: Ctrl-C is handled by this process. Output of libraries goes to stderr.

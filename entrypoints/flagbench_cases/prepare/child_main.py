@@ -1,4 +1,7 @@
-"""What the process of child.py does, `python -m flagbench_cases.prepare.child_main FOLDER`: prepare or check."""
+"""The program of the child process: `python -m flagbench_cases.prepare.child_main FOLDER`.
+
+It reads a plan from the folder, prepares or checks data and weights, and writes an answer; child.py describes both.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import sys
 from typing import Any
 
 from flagbench_cases.prepare.child import ANSWER, MEMORY_REMEDY, PLAN
-from flagbench_cases.prepare.prepared_folder import open_folder
+from flagbench_cases.prepare.prepared_folder import Verification, open_folder
 from flagbench_cases.prepare.progress import Progress
 from flagbench_cases.prepare.writer import check_target, writing
 from flagbench_cases.shared import processes
@@ -43,8 +46,11 @@ def main(folder: str) -> int:
 
 
 def _attempt(plan: dict[str, Any], progress: Progress, results: dict[str, Any]) -> CaseError | None:
-    """Carry out the plan; returns the error it fails with, if any. Unexpected exceptions propagate."""
-    starved = CaseError("there is not enough memory", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
+    """Carry out the plan and add to `results`; returns the error it fails with, or None.
+
+    Unexpected exceptions propagate.
+    """
+    out_of_memory = CaseError("there is not enough memory", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
     try:
         if plan["do"] == "prepare":
             prepare(plan, progress, results)
@@ -53,42 +59,50 @@ def _attempt(plan: dict[str, Any], progress: Progress, results: dict[str, Any]) 
     except CaseError as error:
         return error
     except MemoryError:
-        return starved
+        return out_of_memory
     except OSError as error:
         return DataError(str(error), "check that the file is readable and the folder is writable")
     except RuntimeError as error:
         if "allocate memory" not in str(error):  # torch's message
             raise
-        return starved
+        return out_of_memory
     return None
 
 
 def prepare(plan: dict[str, Any], progress: Progress, folders: dict[str, Any]) -> None:
-    """Convert the sources; adds the facts of each folder by kind. Raises CaseError."""
-    case, out = plan["case"], plan["out"]
-    module = module_of(case)
+    """Convert the sources of a plan; adds the facts of each folder to `folders`, by kind. Raises CaseError."""
+    case = plan["case"]
+    out = plan["out"]
+    module = import_prepare(case)
     check_sources(case, module, plan)
     kinds = [kind for kind in KINDS if plan[kind] is not None]
     for kind in kinds:  # before the conversion of the first kind, which may take an hour
         check_target(out, kind, plan["force"])
     for kind in kinds:
         convert(plan, module, kind, progress)
-        folders[kind] = open_folder(out, case, kind, thorough=False).as_json()
+        folders[kind] = open_folder(out, case, kind, verify=Verification.SIZES).as_json()
 
 
 def check(plan: dict[str, Any], progress: Progress, folders: dict[str, Any]) -> None:
-    """Verify all checksums of the prepared folders below OUT; adds their facts by kind. Raises DataError."""
-    case, out = plan["case"], plan["out"]
+    """Verify all checksums of the prepared folders below OUT; adds their facts to `folders`, by kind.
+
+    Raises DataError.
+    """
+    case = plan["case"]
+    out = plan["out"]
     kinds = [kind for kind in KINDS if is_prepared(os.path.join(out, kind))]
     if not kinds:
         raise DataError(f"{out} has no prepared folder", "give the folder that was used as prepare -o")
     for kind in kinds:
         progress.begin(kind)
-        folders[kind] = open_folder(out, case, kind, thorough=True, report=progress).as_json()
+        folders[kind] = open_folder(out, case, kind, verify=Verification.CHECKSUMS, report=progress).as_json()
 
 
-def module_of(case: str) -> Any:
-    """The `prepare` module of a case. Raises UsageError if it has none."""
+def import_prepare(case: str) -> Any:
+    """Import the `prepare` module of a case. Raises UsageError if it has none.
+
+    The module has WANTS and LICENCES, by kind of source, and the functions `prepare_data` and `prepare_weights`.
+    """
     name = f"flagbench_cases.cases.{package_of(case)}.prepare"
     if importlib.util.find_spec(name) is None:
         raise UsageError(
@@ -100,19 +114,23 @@ def module_of(case: str) -> Any:
 
 def check_sources(case: str, module: Any, plan: dict[str, Any]) -> None:
     """Raise UsageError for sources that the case does not support, or if none is given."""
-    wants = module.WANTS
-    takes = "; ".join(f"--{name}: {wants[name]}" for name in ("data", "weights", "vocabulary") if name in wants)
+    supported = module.WANTS
+    descriptions = []
     for name in ("data", "weights", "vocabulary"):
-        if plan[name] is not None and name not in wants:
-            raise UsageError(f"{case} does not support --{name}", f"it takes {takes}")
+        if name in supported:
+            descriptions.append(f"--{name}: {supported[name]}")
+    options = "; ".join(descriptions)
+    for name in ("data", "weights", "vocabulary"):
+        if plan[name] is not None and name not in supported:
+            raise UsageError(f"{case} does not support --{name}", f"it takes {options}")
     if plan["data"] is None and plan["weights"] is None:
-        raise UsageError("no source was given", f"{case} takes {takes}")
+        raise UsageError("no source was given", f"{case} takes {options}")
     if plan["vocabulary"] is not None and plan["data"] is None:
-        raise UsageError("--vocabulary requires --data", f"{case} takes {takes}")
+        raise UsageError("--vocabulary requires --data", f"{case} takes {options}")
 
 
 def convert(plan: dict[str, Any], module: Any, kind: str, progress: Progress) -> None:
-    """Prepare one kind, for the case's reference preset."""
+    """Prepare the `data` or the `weights` of a plan, for the case's reference preset."""
     progress.begin(kind)
     preset = load_case(plan["case"])["presets"]["reference"]
     licence = licence_of(module.LICENCES, kind, plan["vocabulary"] is not None)
@@ -124,7 +142,10 @@ def convert(plan: dict[str, Any], module: Any, kind: str, progress: Progress) ->
 
 
 def licence_of(licences: dict[str, str], kind: str, with_vocabulary: bool) -> str | None:
-    """The known licence of a kind. Token ids derive from the vocabulary too, so its licence is included."""
+    """Return the licence of the prepared `data` or `weights`, or None if it is not known.
+
+    Token ids derive from the vocabulary too, so its licence is included.
+    """
     licence = licences.get(kind)
     if kind != "data" or not with_vocabulary or "vocabulary" not in licences:
         return licence

@@ -26,12 +26,15 @@ from flagbench_cases.shared.redaction import redact
 from flagbench_core.exit_codes import ExitCode
 
 EXIT_SECONDS = 3.0
+"""The time in which the process ends after a second signal, whatever it waits for."""
 MAX_SHOWN_SOURCES = 6
-"""Number of sources shown in a summary; some data sets have hundreds of files."""
+"""Most sources shown in a summary; some data sets have hundreds of files."""
+MAX_FACT_LENGTH = 100
+"""Most characters of a fact shown in a summary, so that it fits on a line."""
 
 
 def prepare_arguments(argv: list[str]) -> list[str] | None:
-    """The arguments of `prepare CASE ...` or, as in an image, `CASE prepare ...`; None for a run."""
+    """Return the arguments of `prepare CASE ...` or, as in an image, `CASE prepare ...`; None for a run."""
     if argv[:1] == ["prepare"]:
         return argv[1:]
     if argv[1:2] == ["prepare"] and not argv[0].startswith("-"):
@@ -57,14 +60,14 @@ def main(argv: list[str], interruption: Interruption) -> int:
 
 
 def prepare(argv: list[str], interruption: Interruption) -> str:
-    """Convert or check; returns a summary or JSON. Raises CaseError."""
-    lost = user_home.leave_removed_folder()
+    """Convert or check; returns the text to print, a summary or a line of JSON. Raises CaseError."""
+    folder_was_removed = user_home.leave_removed_folder()
     arguments = prepare_parser().parse_args(argv)
-    if lost:
+    if folder_was_removed:
         user_home.refuse_relative({name: getattr(arguments, name) for name in (*KINDS, "vocabulary", "out")})
     plan = plan_of(arguments)
     folders = _carry_out(plan, interruption)
-    # The paths known to the caller, and the command that uses them.
+    # In a container, the user knows OUT by its path on the host.
     out = arguments.shown_as or arguments.out
     for kind, facts in folders.items():
         facts["folder"] = os.path.join(out, kind)
@@ -78,7 +81,10 @@ def prepare(argv: list[str], interruption: Interruption) -> str:
 
 
 def _carry_out(plan: dict[str, Any], interruption: Interruption) -> dict[str, Any]:
-    """The facts of each prepared folder, by kind. Raises CaseError, and leaves no partial output."""
+    """Have a child process carry out the plan; returns the facts of each prepared folder, by kind.
+
+    Raises CaseError, and leaves no partial output.
+    """
     existed = os.path.isdir(plan["out"])
     doing = "the check" if plan["do"] == "check" else "the preparation"
     try:
@@ -88,7 +94,7 @@ def _carry_out(plan: dict[str, Any], interruption: Interruption) -> dict[str, An
             if plan[kind] is not None:
                 remove_partial(plan["out"], kind)
         if not existed:
-            with contextlib.suppress(OSError):  # it was not made, or a finished folder is in it
+            with contextlib.suppress(OSError):  # it was not created, or contains a finished folder
                 os.rmdir(plan["out"])
         raise
 
@@ -114,7 +120,10 @@ def prepare_parser() -> Parser:
 
 
 def plan_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What to do. Raises UsageError, and DataError for missing sources."""
+    """Return the plan of what the arguments ask for, whose shape child.py describes.
+
+    Raises UsageError, and DataError for missing sources.
+    """
     manifests.load_case(arguments.case)
     paths = {name: getattr(arguments, name) for name in (*KINDS, "vocabulary")}
     has_source = any(path is not None for path in paths.values())
@@ -150,7 +159,7 @@ def _check_path(option: str, path: str) -> None:
 
 
 def summary(result: dict[str, Any], checked: bool) -> str:
-    """The result as text: the folders, their sources and licences, and the command to run next."""
+    """Return the result as text: the folders, their sources and licences, and the command to run next."""
     lines = []
     for kind, folder in sorted(result["folders"].items()):
         files = folder["files"]
@@ -172,9 +181,10 @@ def summary(result: dict[str, Any], checked: bool) -> str:
 
 
 def _shorten(fact: Any) -> str:
+    """Return a fact, text or another JSON value, as text of at most MAX_FACT_LENGTH characters."""
     text = fact
     if not isinstance(fact, str):
         text = json.dumps(fact, ensure_ascii=False)
-    if len(text) > 100:
-        return text[:97] + "..."
+    if len(text) > MAX_FACT_LENGTH:
+        return text[: MAX_FACT_LENGTH - len("...")] + "..."
     return text

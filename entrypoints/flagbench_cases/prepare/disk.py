@@ -1,4 +1,4 @@
-"""What processes that write to one disk need: a lock between them, the free space, and how a full disk shows."""
+"""Helpers for processes that write to a disk: a lock between them, its free space, and whether it is full."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import os
 from typing import Iterator
 
 SLACK = 2**20
-"""Bytes. With less free space than this a disk counts as full, since file systems reserve the last blocks."""
+"""The free space, bytes, below which a disk counts as full, since file systems reserve the last blocks."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The error numbers of a full disk and of an exhausted quota."""
 
 
 @contextlib.contextmanager
 def file_lock(path: str) -> Iterator[None]:
-    """A lock between processes, also on machines that share the disk: a file, which is removed with the lock.
+    """Hold a lock between processes, also on machines that share the disk: a file, which is removed with the lock.
 
     Raises BlockingIOError if another process holds it, another OSError if the file cannot be created or locked.
     """
@@ -24,7 +25,9 @@ def file_lock(path: str) -> Iterator[None]:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
+            # The file is ours unless its former owner removed it, and perhaps another process created it again,
+            # before we locked it.
+            with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(path), os.fstat(handle)):
                     break
             stack.close()
@@ -36,7 +39,7 @@ def file_lock(path: str) -> Iterator[None]:
 
 
 def free_bytes(folder: str) -> int | None:
-    """Free space available to this user at a folder, bytes; None if unknown."""
+    """Return the free space available to this user at a folder, bytes; None if unknown."""
     try:
         status = os.statvfs(folder)
     except OSError:
@@ -45,7 +48,7 @@ def free_bytes(folder: str) -> int | None:
 
 
 def is_full(error: Exception, folder: str) -> bool:
-    """Whether an error was caused by a full disk. Not all libraries preserve errno."""
+    """Return whether an error was caused by a full disk. Not all libraries preserve errno."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in FULL
     if "No space left" in str(error):

@@ -1,4 +1,4 @@
-"""JSON lines, as data sets are published in."""
+"""Reads data sets that are published as JSON lines: one JSON value on each line of a file."""
 
 from __future__ import annotations
 
@@ -13,31 +13,47 @@ REMEDY = "download the file again, or correct the line"
 
 
 class Line(NamedTuple):
-    """A line: its place for messages, its content, the bytes read so far, and the bytes of the file."""
+    """One line of a file."""
 
     where: str
+    """FILE:NUMBER, for messages."""
     content: Any
+    """The JSON value."""
     done: int
+    """Bytes read so far, this line included."""
     total: int
+    """Bytes of the file."""
+
+
+class TextLine(NamedTuple):
+    """The text of one line of a file."""
+
+    done: int
+    """Bytes read so far, this line included."""
+    total: int
+    """Bytes of the file."""
+    text: str
 
 
 def objects(path: str) -> Iterator[Line]:
-    """The lines that are not empty. Raises DataError naming a line that is not JSON."""
+    """Read the lines that are not empty. Raises DataError naming a line that is not JSON."""
     try:
-        total, done = os.stat(path).st_size, 0
+        total = os.stat(path).st_size
+        done = 0
         with open_file(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 done += len(line)
                 if line.strip():
-                    yield Line(f"{path}:{number}", _parse(f"{path}:{number}", line), done, total)
+                    where = f"{path}:{number}"
+                    yield Line(where, _parse(where, line), done, total)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror})", REMEDY) from None
 
 
-def texts(path: str, required: bool) -> Iterator[tuple[int, int, str]]:
-    """The bytes read, the bytes of the file, and the text of every line.
+def texts(path: str, required: bool) -> Iterator[TextLine]:
+    """Read the field `text` of every line.
 
-    Lines without `text` are skipped unless it is `required`. Raises DataError naming the line.
+    Lines without it are skipped unless it is `required`. Raises DataError naming the line.
     """
     for line in objects(path):
         text: Any = None
@@ -47,11 +63,11 @@ def texts(path: str, required: bool) -> Iterator[tuple[int, int, str]]:
             continue
         if not is_text(text):
             raise DataError(f"{line.where} has no valid `text`", REMEDY)
-        yield line.done, line.total, text
+        yield TextLine(line.done, line.total, text)
 
 
 def is_text(value: object) -> bool:
-    """Whether a value is text that tokenizers accept: JSON may have lone surrogates."""
+    """Return whether a value is text that tokenizers accept. They refuse lone surrogates, which JSON may contain."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 

@@ -1,12 +1,13 @@
-"""Prepared folders: the output of `prepare`, opened and verified by every run.
+"""Opens and verifies prepared folders, which `prepare` writes and every run reads.
 
-A folder contains its files and the index `prepared.json`: its case, kind and format, and the size and sha256 of every
-file. It is created atomically, by writer.py. It may come from anywhere, so the index is checked before anything in it
-is used.
+A folder contains files and the index `prepared.json`: its case, its kind (`data` or `weights`) and format, and the
+size and sha256 of every file. writer.py creates it atomically. A folder may come from anywhere, so its index is
+checked before anything in it is used.
 """
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 import os
@@ -19,34 +20,54 @@ from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import KINDS, SCHEMA, Reading, is_plain, open_file, sum_of
 from flagbench_core.data_folders import INDEX, locate
 
-__all__ = ["PreparedFolder", "Writer", "open_folder", "writing"]
+__all__ = ["PreparedFolder", "Verification", "Writer", "open_folder", "writing"]
 
 _MAX_INDEX_BYTES = 64 * 2**20
+"""The size from which an index is refused, so that a wrong file is not read into memory."""
 MAX_CHECKSUM_BYTES_IN_A_RUN = 2 * 2**30
-"""Bytes. Checksums of larger files are verified only by `prepare --check`, so that runs start quickly."""
+"""Checksums of larger files, in bytes, are verified only by `prepare --check`, so that runs start quickly."""
 _SHA256 = re.compile("[0-9a-f]{64}")
+_MAX_NAME_LENGTH = 80
+"""Most characters of a value from an index that an error shows."""
+
+
+class Verification(enum.Enum):
+    """How the files of a folder are compared with its index."""
+
+    SIZES = "sizes"
+    """Only sizes are compared."""
+    SMALL_FILES = "small files"
+    """Sizes are compared, and the checksums of files up to MAX_CHECKSUM_BYTES_IN_A_RUN."""
+    CHECKSUMS = "checksums"
+    """Sizes and all checksums are compared."""
 
 
 class PreparedFolder(NamedTuple):
-    """An opened folder: its facts, and its files as listed in `prepared.json` ({"bytes": ..., "sha256": ...})."""
+    """An opened folder."""
 
     folder: str
+    """Its path."""
     case: str
     kind: str
+    """`data` or `weights`."""
     format: str
+    """NAME/vNUMBER."""
     facts: dict[str, Any]
+    """Facts that the case's `prepare` wrote, JSON values by name."""
     files: dict[str, dict[str, Any]]
+    """{"bytes": ..., "sha256": ...} of each file."""
     sources: list[dict[str, Any]]
+    """{"name": ..., "bytes": ..., "sha256": ...} of each file that it was made from."""
     licence: str | None
 
     def path(self, name: str) -> str:
-        """The path of a file. Raises DataError if the folder does not have it."""
+        """Return the path of a file. Raises DataError if the folder does not have it."""
         if name not in self.files:
             raise DataError(f"{self.folder} does not contain {name}", prepare_again(self.case, self.kind))
         return os.path.join(self.folder, name)
 
     def array(self, name: str) -> Any:
-        """A file of numpy's, memory-mapped. Raises DataError."""
+        """Open a file in numpy's format, memory-mapped. Raises DataError."""
         import numpy
 
         try:
@@ -63,7 +84,7 @@ class PreparedFolder(NamedTuple):
         return "sha256:" + hashlib.sha256("".join(lines).encode("utf-8")).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
-        """The folder as `prepare --json` prints it."""
+        """Return the folder as `prepare --json` prints it."""
         facts = self._asdict()
         del facts["case"], facts["kind"]
         return {**facts, "digest": self.digest}
@@ -74,14 +95,17 @@ def open_folder(
     case: str,
     kind: str,
     formats: Sequence[str] | None = None,
-    thorough: bool | None = None,
+    verify: Verification = Verification.SMALL_FILES,
     report: Any = None,
 ) -> PreparedFolder:
     """Open a prepared folder, or the one of this kind below it, and verify it.
 
     Args:
+        folder: the prepared folder, or the folder OUT that has data/ and weights/.
+        case: the case that the folder must have been prepared for.
+        kind: `data` or `weights`.
         formats: formats that the caller can read; None accepts any.
-        thorough: False compares only sizes, None also checksums of files up to 2 GiB, True all checksums.
+        verify: how the files are compared with the index.
         report: called with ("check", bytes read, bytes to read) while checksums are computed.
 
     Raises:
@@ -100,14 +124,22 @@ def open_folder(
         raise DataError(f"{path} cannot be read ({error})", prepare_again(case, kind)) from None
     index = _parse_index(content, path, case, kind)
     _check_use(index, folder, case, kind, formats)
-    fields: dict[str, Any] = {name: index.get(name) for name in PreparedFolder._fields[1:]}
-    opened = PreparedFolder(folder, **fields)
-    _check_files(opened, thorough, report)
+    opened = PreparedFolder(
+        folder=folder,
+        case=index["case"],
+        kind=index["kind"],
+        format=index["format"],
+        facts=index["facts"],
+        files=index["files"],
+        sources=index.get("sources", []),
+        licence=index.get("licence"),
+    )
+    _check_files(opened, verify, report)
     return opened
 
 
 def _parse_index(content: bytes, path: str, case: str, kind: str) -> dict[str, Any]:
-    """The index in `content`; `path` is where it is from, `case` and `kind` are for the remedy. Raises DataError."""
+    """Parse the index of a folder, read from `path`. Raises DataError, whose remedy names `case` and `kind`."""
     try:
         if len(content) > _MAX_INDEX_BYTES:
             raise ValueError("it is too large")
@@ -137,16 +169,19 @@ def _check_use(index: Mapping[str, Any], folder: str, case: str, kind: str, form
 
 
 def prepare_again(case: str, kind: str) -> str:
-    """The remedy for a damaged folder."""
+    """Return the remedy for a damaged folder."""
     return f"prepare it again: flagbench prepare {case} --{kind} SOURCE -o OUT --force"
 
 
 def _check_structure(index: dict[str, Any]) -> None:
-    """Raise ValueError if anything in an index is missing or has the wrong type. Names must be plain file names."""
-    for key, kind in (("case", str), ("kind", str), ("format", str), ("facts", dict), ("files", dict)):
-        if not isinstance(index.get(key), kind):
+    """Raise ValueError if anything in an index is missing or has the wrong type. Names must be plain file names.
+
+    Only `sources` and `licence` are optional.
+    """
+    for key, expected_type in (("case", str), ("kind", str), ("format", str), ("facts", dict), ("files", dict)):
+        if not isinstance(index.get(key), expected_type):
             raise ValueError(f"{key} is missing or has the wrong type")
-    if not isinstance(index.setdefault("sources", []), list):
+    if not isinstance(index.get("sources", []), list):
         raise ValueError("sources is not a list")
     if index["kind"] not in KINDS or not index["files"]:
         raise ValueError("its kind is neither data nor weights, or it lists no files")
@@ -160,21 +195,29 @@ def _check_structure(index: dict[str, Any]) -> None:
 def _has_size_and_checksum(facts: Any) -> bool:
     if not isinstance(facts, dict):
         return False
-    size, sha256 = facts.get("bytes"), facts.get("sha256")
-    if type(size) is not int or size < 0:
+    size = facts.get("bytes")
+    sha256 = facts.get("sha256")
+    if type(size) is not int or size < 0:  # not isinstance, which accepts true and false
         return False
     return isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
 
 
 def _quoted(value: Any) -> str:
-    """A value from a file, quoted and shortened for a message."""
-    return repr(value)[:80]
+    """Return a value from a file, quoted and shortened for a message."""
+    return repr(value)[:_MAX_NAME_LENGTH]
 
 
-def _check_files(opened: PreparedFolder, thorough: bool | None, report: Any) -> None:
-    """Raise DataError for a file that is missing, has another size or, where that is verified, another checksum."""
+def _needs_checksum(size: int, verify: Verification) -> bool:
+    """Return whether the checksum of a file of `size` bytes is to be verified."""
+    if verify is Verification.SMALL_FILES:
+        return size <= MAX_CHECKSUM_BYTES_IN_A_RUN
+    return verify is Verification.CHECKSUMS
+
+
+def _check_files(opened: PreparedFolder, verify: Verification, report: Any) -> None:
+    """Raise DataError for a file that is missing, has another size or, if that is verified, another checksum."""
     remedy = prepare_again(opened.case, opened.kind)
-    summed = {}
+    files_to_sum = {}
     try:
         for name, facts in sorted(opened.files.items()):
             path = opened.path(name)
@@ -184,10 +227,10 @@ def _check_files(opened: PreparedFolder, thorough: bool | None, report: Any) -> 
             if status.st_size != facts["bytes"]:
                 words = f"{path} has {status.st_size} bytes; it was prepared with {facts['bytes']}"
                 raise DataError(words, remedy)
-            if thorough or (thorough is None and status.st_size <= MAX_CHECKSUM_BYTES_IN_A_RUN):
-                summed[name] = facts
-        reading = Reading("check", sum(facts["bytes"] for facts in summed.values()), report)
-        for name, facts in summed.items():
+            if _needs_checksum(status.st_size, verify):
+                files_to_sum[name] = facts
+        reading = Reading("check", sum(facts["bytes"] for facts in files_to_sum.values()), report)
+        for name, facts in files_to_sum.items():
             path = opened.path(name)
             if sum_of(path, reading) != facts["sha256"]:
                 raise DataError(f"{path} is damaged: its checksum differs", remedy)

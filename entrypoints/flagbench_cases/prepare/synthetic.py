@@ -1,4 +1,4 @@
-"""Random data for runs without a data set; the same for a seed in all versions of numpy."""
+"""Random data for runs without a data set. A seed gives the same data in all versions of numpy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import numpy as np
 import torch
 
 FIRST_ID = 3
-"""Of random tokens; those before are the special tokens of Llama."""
+"""The lowest id of random tokens, after the special tokens of Llama."""
 
 
-def lognormal(draw: np.random.RandomState, count: int, mean: float, sigma: float, low: int, high: int) -> np.ndarray:
-    """`count` int64 integers from low to high, lognormal, whose mean before clipping is `mean`."""
-    drawn = draw.lognormal(math.log(mean) - sigma**2 / 2, sigma, size=count)
+def lognormal(
+    generator: np.random.RandomState, count: int, mean: float, sigma: float, low: int, high: int
+) -> np.ndarray:
+    """Draw `count` int64 integers from `low` to `high`, lognormal, whose mean before clipping is `mean`."""
+    # The mean of a lognormal variable is exp(mu + sigma ** 2 / 2).
+    mu = math.log(mean) - sigma**2 / 2
+    drawn = generator.lognormal(mu, sigma, size=count)
     return np.clip(np.rint(drawn), low, high).astype(np.int64)
 
 
@@ -32,14 +36,14 @@ class RandomBlocks(torch.utils.data.Dataset):
         return self.count
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        """int64 [length]."""
-        if not 0 <= index < self.count:
+        """Return the ids of a block, int64 [length]."""
+        if not 0 <= index < self.count:  # ends an iteration over the set
             raise IndexError(index)
         generator = np.random.RandomState([self.seed, index])
         drawn = generator.randint(self.first, self.vocabulary_size, size=self.length, dtype=np.int64)
         return torch.from_numpy(drawn)
 
     def digest(self) -> str:
-        """sha256 of the parameters of the set."""
+        """Return the sha256 of the parameters of the set."""
         words = f"random blocks {self.count} {self.length} {self.vocabulary_size} {self.seed}"
         return hashlib.sha256(words.encode("ascii")).hexdigest()

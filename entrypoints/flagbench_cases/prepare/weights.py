@@ -25,22 +25,22 @@ MAX_NAME_LENGTH = 80
 
 
 def shard_files(folder: str) -> list[str]:
-    """The paths of the files that `iter_tensors` reads, in order. Raises DataError if one is missing."""
-    return [os.path.join(folder, file_name) for file_name in sorted(_files(folder))]
+    """Return the paths of the files that `iter_tensors` reads, in order. Raises DataError if one is missing."""
+    return [os.path.join(folder, file_name) for file_name in sorted(_find_files(folder))]
 
 
 def iter_tensors(folder: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a Hugging Face folder with their names, one open file at a time.
+    """Read the tensors of a Hugging Face folder with their names, one open file at a time.
 
     The existence of all files is checked by the call itself, before the first tensor is read. Raises DataError for a
     missing file or tensor, an index that points outside of the folder, and unreadable contents.
     """
-    files = _files(folder)
+    files = _find_files(folder)  # not in a generator, which would check them only when the first tensor is read
     return _read_files(folder, files)
 
 
-def _files(folder: str) -> dict[str, list[str] | None]:
-    """The names of the files of a folder, each with those of its tensors in the index; None without an index."""
+def _find_files(folder: str) -> dict[str, list[str] | None]:
+    """Return the tensors that the folder's index lists for each file, by file name; None for a file without index."""
     for file_name in (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX, PICKLED, PICKLED + INDEX_SUFFIX):
         path = os.path.join(folder, file_name)
         if os.path.isfile(path):
@@ -51,7 +51,7 @@ def _files(folder: str) -> dict[str, list[str] | None]:
 
 
 def _indexed_files(folder: str, index_path: str) -> dict[str, list[str] | None]:
-    """The names of the files in an index, each with those of its tensors. Raises DataError if a file is missing."""
+    """Return the names of the tensors in each file of an index, by file name. Raises DataError for a missing file."""
     weight_map: Any = read_json(index_path).get("weight_map")
     if not _is_weight_map(weight_map):
         raise DataError(f"{index_path} has no valid weight_map", "download the checkpoint again")
@@ -73,7 +73,7 @@ def _indexed_files(folder: str, index_path: str) -> dict[str, list[str] | None]:
 
 
 def _is_weight_map(weight_map: Any) -> bool:
-    """Whether the value is an index's table of file names by tensor, and not empty."""
+    """Return whether the value is a table of file names by tensor, as an index has it, and not empty."""
     if not isinstance(weight_map, dict) or not weight_map:
         return False
     return all(isinstance(file_name, str) for file_name in weight_map.values())
@@ -89,7 +89,7 @@ def _read_files(folder: str, files: dict[str, list[str] | None]) -> Iterator[tup
 
 
 def _indexed_tensors(path: str, indexed: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a file that the index lists for it. Raises DataError at the end if one is missing."""
+    """Read the tensors of a file that the index lists for it. Raises DataError at the end if one is missing."""
     missing = set(indexed)
     for tensor_name, tensor in _tensors(path):
         if tensor_name in missing:
@@ -103,7 +103,7 @@ def _indexed_tensors(path: str, indexed: list[str]) -> Iterator[tuple[str, torch
 
 
 def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a safetensors or pickled file."""
+    """Read the tensors of a safetensors or pickled file."""
     if path.endswith(".safetensors"):
         return _safetensors(path)
     return iter(pickles.read_table(path, inside=()).items())
@@ -131,10 +131,10 @@ def _safetensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
 def load_into(
     model: torch.nn.Module, state: dict[str, torch.Tensor], folder: str, remedy: str, optional: tuple[str, ...] = ()
 ) -> None:
-    """Load the tensors of a checkpoint folder that have the name of one of the model's; ignore the rest.
+    """Load the tensors `state` of a checkpoint folder that have the name of a tensor of the model; ignore the others.
 
-    Raises DataError for a tensor of another shape, and for a missing one unless its name begins with one of
-    `optional`: then the model keeps its own.
+    Raises DataError for a tensor of another shape, and for a missing tensor. The model keeps its own values for
+    missing tensors whose names begin with one of `optional`.
     """
     model_tensors = model.state_dict()
     for name, model_tensor in model_tensors.items():
@@ -148,12 +148,12 @@ def load_into(
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """The checkpoint's config.json."""
+    """Read the checkpoint's config.json. Raises DataError."""
     return read_json(os.path.join(folder, "config.json"))
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """A JSON object of a checkpoint. Raises DataError."""
+    """Read a file of a checkpoint that is a JSON object. Raises DataError."""
     try:
         if os.stat(path).st_size > MAX_JSON_BYTES:
             raise ValueError("it is too large")

@@ -1,7 +1,11 @@
 """Writes a prepared folder atomically: to a temporary folder that is moved to its destination when complete.
 
-Everything happens under a file lock, which the kernel releases when its process ends, so leftovers of an earlier
-`prepare` can be removed safely.
+The destination is OUT/KIND, where KIND is `data` or `weights`. A file lock is held meanwhile. The kernel releases it
+when its process ends, so whoever holds it can safely remove leftovers of a killed `prepare`. In OUT these may be:
+
+    .KIND.lock         the lock
+    .KIND.preparing    the temporary folder
+    .KIND.replaced     the old OUT/KIND, for the moment between moving it away and moving the new one there
 """
 
 from __future__ import annotations
@@ -22,10 +26,12 @@ from flagbench_core.data_folders import INDEX
 from flagbench_core.exit_codes import ExitCode
 
 SPACE_REMEDY = "free space there, or use a folder on another disk as -o"
+MAX_NAME_LENGTH = 80
+"""Most characters of a file name that an error shows."""
 
 
 class Writer:
-    """The interface through which a case's `prepare` writes its files. Created by `writing`."""
+    """The interface through which a case's `prepare` writes its files, and the facts about them. See `writing`."""
 
     def __init__(self, folder: str, case: str, kind: str, licence: str | None, report: Callable[..., None] | None):
         self.folder = folder
@@ -39,13 +45,13 @@ class Writer:
         self._reading = Reading("checksums of the sources", 0, report)
 
     def path(self, name: str) -> str:
-        """The path for a file. Raises ValueError if `name` is not a plain file name."""
+        """Return the path for a file. Raises ValueError if `name` is not a plain file name."""
         if not is_plain(name):
             raise ValueError(f"{name!r} is not a plain file name")
         return os.path.join(self.folder, name)
 
     def need(self, size: int) -> None:
-        """Check in advance that `size` bytes can be written. Raises CaseError (14) if the disk is too full."""
+        """Raise CaseError (14) if the disk has too little space for `size` bytes that are about to be written."""
         free = free_bytes(self.folder)
         if free is not None and free < size + SLACK:
             out = os.path.dirname(self.folder)
@@ -53,8 +59,8 @@ class Writer:
             raise CaseError(words, SPACE_REMEDY, ExitCode.NOT_STORED)
 
     def fact(self, **facts: Any) -> None:
-        """Add facts (JSON values) to `prepared.json`."""
-        json.dumps(facts, allow_nan=False)
+        """Add facts (JSON values) to `prepared.json`. Raises ValueError or TypeError for other values."""
+        json.dumps(facts, allow_nan=False)  # raises here rather than in `finish`, after hours
         self._facts.update(facts)
 
     def licence(self, words: str) -> None:
@@ -80,9 +86,28 @@ class Writer:
         self._format = name
 
     def finish(self) -> None:
-        """Compute checksums, write the index, and flush everything to disk. Raises OSError."""
+        """Compute checksums, write the index, and flush everything to disk.
+
+        Raises OSError, or ValueError if the case has not set the format or has written no files.
+        """
         if self._format is None:
             raise ValueError("the format of the prepared files was not set")
+        paths = self._written_files()
+        sizes = {name: os.stat(path).st_size for name, path in paths.items()}
+        reading = Reading("sums", sum(sizes.values()), self._report)
+        files = {}
+        for name, path in paths.items():
+            files[name] = {"bytes": sizes[name], "sha256": sum_of(path, reading)}
+        index_path = os.path.join(self.folder, INDEX)
+        self._write_index(index_path, files)
+        for path in [*paths.values(), index_path]:
+            # The mode of the index, given by the umask: safetensors creates files readable only by their owner.
+            shutil.copymode(index_path, path)
+            sync(path)
+        sync(self.folder)
+
+    def _written_files(self) -> dict[str, str]:
+        """Return the path of each file by name. Raises ValueError if there is none, or anything else."""
         names = sorted(os.listdir(self.folder))
         if not names:
             raise ValueError("no file was written")
@@ -90,11 +115,10 @@ class Writer:
         invalid = [name for name, path in paths.items() if not is_plain(name) or not os.path.isfile(path)]
         if invalid:
             raise ValueError(f"not plain files: {', '.join(invalid)}")
-        sizes = {name: os.stat(path).st_size for name, path in paths.items()}
-        reading = Reading("sums", sum(sizes.values()), self._report)
-        files = {}
-        for name, path in paths.items():
-            files[name] = {"bytes": sizes[name], "sha256": sum_of(path, reading)}
+        return paths
+
+    def _write_index(self, path: str, files: dict[str, dict[str, Any]]) -> None:
+        """Write the index. `files`: {"bytes": ..., "sha256": ...} of each file."""
         index = {
             "schema": SCHEMA,
             "case": self.case,
@@ -107,15 +131,9 @@ class Writer:
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "flagbench": __version__,
         }
-        index_path = os.path.join(self.folder, INDEX)
-        with open(index_path, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8") as file:
             json.dump(index, file, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
             file.write("\n")
-        for path in [*paths.values(), index_path]:
-            # The mode of the index, given by the umask: safetensors creates files readable only by their owner.
-            shutil.copymode(index_path, path)
-            sync(path)
-        sync(self.folder)
 
 
 @contextlib.contextmanager
@@ -127,7 +145,7 @@ def writing(
     force: bool = False,
     report: Callable[..., None] | None = None,
 ) -> Iterator[Writer]:
-    """A context manager with a writer whose folder becomes OUT/KIND on success, and is removed otherwise.
+    """Return a context manager with a Writer, whose folder becomes OUT/KIND on success and is removed otherwise.
 
     Raises UsageError (2) if OUT/KIND exists, OUT is not writable, or another process is preparing the same; CaseError
     (14) if the disk is full. With `force` a prepared folder is replaced atomically.
@@ -136,22 +154,22 @@ def writing(
         _remove_leftovers(out, kind)
         check_target(out, kind, force)
         try:
-            os.mkdir(_preparing(out, kind))
-            writer = Writer(_preparing(out, kind), case, kind, licence, report)
+            os.mkdir(_temporary_folder(out, kind))
+            writer = Writer(_temporary_folder(out, kind), case, kind, licence, report)
             yield writer
             writer.finish()
             check_target(out, kind, force)  # somebody may have put files there meanwhile
-            _move(out, kind)
+            _move_to_target(out, kind)
         except Exception as error:  # libraries have their own exceptions for a full disk
             if not isinstance(error, CaseError) and is_full(error, out):
                 raise CaseError(f"the disk of {out} is full", SPACE_REMEDY, ExitCode.NOT_STORED) from error
             raise
         finally:
-            shutil.rmtree(_preparing(out, kind), ignore_errors=True)
+            shutil.rmtree(_temporary_folder(out, kind), ignore_errors=True)
 
 
 def remove_partial(out: str, kind: str) -> None:
-    """Remove what a killed `prepare` left of a kind, unless another one is preparing it."""
+    """Remove leftovers of a killed `prepare`, unless another process is preparing the same kind in OUT."""
     if os.path.isdir(out):
         with contextlib.suppress(CaseError, OSError), _locked(out, kind):
             _remove_leftovers(out, kind)
@@ -173,7 +191,7 @@ def check_target(out: str, kind: str, force: bool) -> None:
     foreign = sorted(names - _names_in_index(target))
     if foreign:
         raise UsageError(
-            f"{target} contains {repr(foreign[0])[:80]}, which prepare did not write",
+            f"{target} contains {repr(foreign[0])[:MAX_NAME_LENGTH]}, which prepare did not write",
             "move it elsewhere, or use another -o",
         )
     if not force:
@@ -181,7 +199,7 @@ def check_target(out: str, kind: str, force: bool) -> None:
 
 
 def _names_in_index(folder: str) -> set[str]:
-    """The files of a prepared folder and its index, by name; empty if it is not one."""
+    """Return the names of the files in a prepared folder, and of its index; empty if it is not a prepared folder."""
     try:
         with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
             index = json.load(file)
@@ -194,7 +212,7 @@ def _names_in_index(folder: str) -> set[str]:
 
 @contextlib.contextmanager
 def _locked(out: str, kind: str) -> Iterator[None]:
-    """A context manager that creates OUT if necessary and locks one kind in it.
+    """Return a context manager that creates OUT if necessary and locks one kind in it.
 
     Raises UsageError if OUT is not writable or another process is preparing the same kind there.
     """
@@ -217,30 +235,31 @@ def _unusable(out: str, error: OSError) -> CaseError:
     return UsageError(f"{out} is not writable ({error.strerror or error})", "use a writable folder as -o")
 
 
-def _preparing(out: str, kind: str) -> str:
-    """The folder that is being written."""
+def _temporary_folder(out: str, kind: str) -> str:
+    """Return the path of the folder that is being written."""
     return os.path.join(out, f".{kind}.preparing")
 
 
-def _replaced(out: str, kind: str) -> str:
-    """Where the old folder is for the moment in which the new one takes its place."""
+def _replaced_folder(out: str, kind: str) -> str:
+    """Return the path of the old folder for the moment in which the new one takes its place."""
     return os.path.join(out, f".{kind}.replaced")
 
 
-def _move(out: str, kind: str) -> None:
+def _move_to_target(out: str, kind: str) -> None:
     """Move a finished folder to its destination."""
     target = os.path.join(out, kind)
     if os.path.lexists(target):
-        os.rename(target, _replaced(out, kind))
-    os.rename(_preparing(out, kind), target)
-    shutil.rmtree(_replaced(out, kind), ignore_errors=True)
+        os.rename(target, _replaced_folder(out, kind))
+    os.rename(_temporary_folder(out, kind), target)
+    shutil.rmtree(_replaced_folder(out, kind), ignore_errors=True)
     sync(out)
 
 
 def _remove_leftovers(out: str, kind: str) -> None:
-    """Remove leftovers of killed processes; an old folder that was not replaced yet is restored."""
-    target, replaced = os.path.join(out, kind), _replaced(out, kind)
+    """Remove leftovers of killed processes, after restoring an old folder whose replacement was not moved yet."""
+    target = os.path.join(out, kind)
+    replaced = _replaced_folder(out, kind)
     if os.path.lexists(replaced) and not os.path.lexists(target):
         os.rename(replaced, target)
-    for folder in (replaced, _preparing(out, kind)):
+    for folder in (replaced, _temporary_folder(out, kind)):
         shutil.rmtree(folder, ignore_errors=True)

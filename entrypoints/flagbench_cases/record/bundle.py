@@ -28,7 +28,7 @@ RANK_FILE_KINDS = ("exit", "facts", "steps")
 NODE_FILES = ("agent.json", "plan.json", "telemetry.jsonl")
 """Files of a node in the spool: from its launcher, its parent process and the sampler."""
 COMPRESSION_LEVEL = 6
-"""gzip's default, written out because equal evidence must make equal bytes."""
+"""zlib's default, written out because equal evidence must make equal bytes."""
 _LINE_BYTES = 2**24
 """A longer line is searched for credentials in pieces, which bounds the memory needed."""
 _MAX_CACHED_LENGTH = 256

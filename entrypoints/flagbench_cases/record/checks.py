@@ -24,7 +24,7 @@ CLOCK_DRIFT = 1e-4
 CHECKSUM_TOLERANCE = 1e-6
 """Relative difference up to which the parameters of two ranks count as equal.
 
-A checksum is a sum over all parameters, whose rounding depends on the device. Ranks that lost one update differ more.
+A checksum is a sum over all parameters, which different devices may round differently.
 """
 MAX_NAMED = 8
 """Most faults that the detail of a check names."""

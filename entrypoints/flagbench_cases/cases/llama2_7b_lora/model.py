@@ -177,7 +177,7 @@ def fill(model: Any, weights: load.Weights, beat: Callable[[], None]) -> None:
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, part in weights.read(weights.names):
-            parameters[name].copy_(load.whole(part))
+            parameters[name].copy_(load.read_all(part))
             beat()
 
 

@@ -1,10 +1,13 @@
-"""Converts a Hugging Face checkpoint into llama-safetensors/v1, checked against the model's sizes."""
+"""Converts a Hugging Face checkpoint into the format llama-safetensors/v1, and checks that it is of the right model.
+
+weights_format.py describes the format. `section` is the `model` section of a case's manifest in all functions.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -13,17 +16,21 @@ from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.errors import DataError
 
 MAX_FILE_BYTES = 4 * 2**30
+"""The largest file to write, unless a single tensor is larger."""
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Other properties of the family, with the values implied by a config.json without the key.
+"""The dtypes that weights may have."""
 FIXED_CONFIG = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
+"""Properties that all models of the family share. A config.json without one of these keys implies its value."""
 DEFAULT_THETA = 10000.0
+"""The base of the rotary embedding that a config.json without it implies."""
 MODEL_REMEDY = "use a checkpoint of the published model"
 
 Report = Callable[[str, int, int], None]
+"""Called with the name of a phase, the amount done, and the total amount."""
 
 
 def config_of(section: dict[str, Any]) -> dict[str, Any]:
-    """The config.json for a `model` section, readable by transformers 4 and 5."""
+    """Return a config.json for a `model` section, readable by transformers 4 and 5."""
     config: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     config.update(weights_format.sizes(section), **FIXED_CONFIG)
     config.update(max_position_embeddings=section["positions"], bos_token_id=1, eos_token_id=2, rope_scaling=None)
@@ -31,11 +38,14 @@ def config_of(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_config(folder: str, config: dict[str, Any], section: dict[str, Any], model_types: Sequence[str]) -> None:
-    """Raise DataError for the checkpoint of another model. The number of positions may differ, as rotary embeddings
-    have no stored table."""
+    """Raise DataError if `config`, the config.json of a folder, is that of another model.
+
+    The number of positions may differ, as rotary embeddings have no stored table.
+    """
+    # Without num_key_value_heads, every query head has its own key-value head.
     values = dict(FIXED_CONFIG, num_key_value_heads=config.get("num_attention_heads"))
     values.update({key: value for key, value in config.items() if value is not None})
-    values["rope_theta"] = theta(folder, config)
+    values["rope_theta"] = rope_theta(folder, config)
     model_type = values.get("model_type")
     if model_type not in model_types:
         model_type = model_types[0]
@@ -43,8 +53,11 @@ def check_config(folder: str, config: dict[str, Any], section: dict[str, Any], m
     weights_format.check_config(folder, values, wanted, section["name"])
 
 
-def theta(folder: str, config: dict[str, Any]) -> Any:
-    """The base of the rotary embedding, from the keys of transformers 4 or 5. Raises DataError for a scaled one."""
+def rope_theta(folder: str, config: dict[str, Any]) -> Any:
+    """Return the base of the rotary embedding. Raises DataError for a scaled embedding.
+
+    transformers 5 has it in `rope_parameters`, transformers 4 next to `rope_scaling`.
+    """
     scalings = {}
     for key in ("rope_parameters", "rope_scaling"):
         scaling = config.get(key)
@@ -64,15 +77,21 @@ def convert(
 ) -> None:
     """Convert a Hugging Face checkpoint folder through a Writer. Raises DataError if it is incomplete.
 
-    `model_types`: what the `model_type` of its config.json may be. The rotary frequencies in old checkpoints are
-    skipped, since the model computes them.
+    `model_types`: the values that `model_type` in its config.json may have.
     """
     check_config(source, weights.read_config(source), section, model_types)
     files = weights.shard_files(source)
-    tensors = ((name, t) for name, t in weights.iter_tensors(source) if not name.endswith(".rotary_emb.inv_freq"))
-    write(source, tensors, section, [os.path.getsize(path) for path in files], writer, report)
+    sizes = [os.path.getsize(path) for path in files]
+    write(source, _without_frequencies(weights.iter_tensors(source)), section, sizes, writer, report)
     for path in [os.path.join(source, "config.json")] + files:
         writer.source(path)
+
+
+def _without_frequencies(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Skip the rotary frequencies in old checkpoints, since the model computes them."""
+    for name, tensor in tensors:
+        if not name.endswith(".rotary_emb.inv_freq"):
+            yield name, tensor
 
 
 def write(
@@ -84,11 +103,13 @@ def write(
     report: Report,
     padding: int = 0,
 ) -> None:
-    """Write the tensors of a checkpoint by their Hugging Face names. Raises DataError unless they are those of the
-    model, and weights_format.PADDING with `padding` rows, if any.
+    """Write the tensors of a checkpoint, given with their Hugging Face names.
 
-    `sizes`: the bytes of each shard of the source. At most one file of the result is in memory, none larger than half
-    of the largest shard, since older safetensors copy a file's tensors to write them.
+    Raises DataError unless they are exactly the tensors of the model and, if `padding` is not 0, the tensor
+    weights_format.PADDING with that number of rows. `sizes`: the bytes of each shard of the source.
+
+    At most one file of the result is in memory at a time. None is larger than half of the largest shard, since older
+    versions of safetensors copy a file's tensors to write them.
     """
     model = weights_format.shapes(section)
     wanted = dict(model)
@@ -96,12 +117,12 @@ def write(
         wanted[weights_format.PADDING] = (padding, section["dim"])
     writer.need(sum(sizes))
     output = Output(writer, "weights", min(MAX_FILE_BYTES, max(sizes) // 2))
-    types = set()
+    dtypes = set()
     for name, tensor in tensors:
-        check(source, name, tensor, wanted)
+        check_tensor(source, name, tensor, wanted)
         if name in output.index:
             raise DataError(f"{source} has the tensor {name} twice", "download the checkpoint again")
-        types.add(str(tensor.dtype).replace("torch.", ""))
+        dtypes.add(str(tensor.dtype).replace("torch.", ""))
         output.add(name, tensor)
         report("convert the weights", len(output.index), len(wanted))
     missing = sorted(set(wanted) - set(output.index))
@@ -120,12 +141,15 @@ def write(
         model=section["name"],
         tensors=len(model),
         parameters=sum(torch.Size(shape).numel() for shape in model.values()),
-        dtypes=sorted(types),
+        dtypes=sorted(dtypes),
     )
 
 
-def check(source: str, name: str, tensor: torch.Tensor, wanted: dict[str, tuple[int, ...]]) -> None:
-    """Raise DataError for a tensor that the model does not have, or with another shape or type."""
+def check_tensor(source: str, name: str, tensor: torch.Tensor, wanted: dict[str, tuple[int, ...]]) -> None:
+    """Raise DataError for a tensor that the model does not have, or with another shape or type.
+
+    `wanted`: the shapes of the model's tensors by name.
+    """
     if name not in wanted:
         raise DataError(
             f"{source} has a tensor {name}, which is not in this model", "use a checkpoint without additions"
@@ -146,20 +170,23 @@ class Output:
 
     def __init__(self, writer: Any, stem: str, limit: int) -> None:
         self.index: dict[str, str] = {}
+        """The file of each tensor, by name."""
         self._writer = writer
         self._stem = stem
         self._limit = limit
-        self._waiting: dict[str, torch.Tensor] = {}
+        self._tensors: dict[str, torch.Tensor] = {}
+        """The tensors of the current file, which is not written yet."""
         self._bytes = 0
         self._files: list[str] = []
+        """The names of the files that have been written."""
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Add a tensor to the current file; start a new file if it would become too large."""
         size = tensor.numel() * tensor.element_size()
-        if self._waiting and self._bytes + size > self._limit:
+        if self._tensors and self._bytes + size > self._limit:
             self.flush()
         # A copy: a view would keep the whole source shard in memory.
-        self._waiting[name] = tensor.clone(memory_format=torch.contiguous_format)
+        self._tensors[name] = tensor.clone(memory_format=torch.contiguous_format)
         self._bytes += size
         self.index[name] = self._file_name()
 
@@ -168,10 +195,11 @@ class Output:
         from safetensors.torch import save_file
 
         name = self._file_name()
-        save_file(self._waiting, self._writer.path(name), metadata={"format": "pt"})
+        save_file(self._tensors, self._writer.path(name), metadata={"format": "pt"})
         self._files.append(name)
-        self._waiting, self._bytes = {}, 0
+        self._tensors = {}
+        self._bytes = 0
 
     def _file_name(self) -> str:
-        """The name of the current file."""
+        """Return the name of the current file."""
         return f"{self._stem}-{len(self._files) + 1:05d}.safetensors"

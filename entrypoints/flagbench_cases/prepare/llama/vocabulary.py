@@ -13,9 +13,11 @@ from typing import Any
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.files import open_file
 
-UNK, BOS, EOS = 0, 1, 2
-# tokenizer.model of Llama and Llama 2; 499,723 bytes.
+UNK = 0
+BOS = 1
+EOS = 2
 LLAMA2_SHA256 = "9e556afd44213b6bd1be2b850ebbbd98f5481437a8021afaf58ee7fb1818d347"
+"""sha256 of the tokenizer.model of Llama and Llama 2; 499,723 bytes."""
 VOCABULARY_REMEDY = "set --vocabulary to the tokenizer.model of the checkpoint"
 
 
@@ -25,8 +27,8 @@ class Vocabulary:
     def __init__(self, path: str, pieces: int) -> None:
         """Read a tokenizer.model, or the one in a checkpoint folder.
 
-        Raises DataError if its number of pieces is not that of the model's embeddings; UsageError without
-        sentencepiece.
+        `pieces`: the rows of the model's embedding. Raises DataError if the file has another number of pieces, and
+        UsageError if sentencepiece is not installed.
         """
         self.path = path
         if os.path.isdir(path):
@@ -38,7 +40,7 @@ class Vocabulary:
         self._check()
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without <s> and </s>."""
+        """Return the ids of a text, without <s> and </s>."""
         return self._processor.encode(text)  # type: ignore[no-any-return]
 
     @property

@@ -15,10 +15,12 @@ from flagbench_cases.shared.errors import DataError
 
 FORMAT = "llama-safetensors/v1"
 PADDING = "lm_head.padding.weight"
-"""[rows, dim]; optional. Not a tensor of the model, but its logits are in the denominator of the publisher's loss."""
+"""The name of an optional tensor [rows, dim]: rows of the output layer after those of the vocabulary.
+
+It is not a tensor of the model, but its logits are in the denominator of the publisher's loss.
+"""
 POSITIONS = "model.embed_positions.weight"
-"""[positions, dim]; of a model with learned positions. Llama's own have none."""
-# Keys of config.json and of the manifest's model section that must agree.
+"""The name of a tensor [positions, dim] of models with learned positions, which Llama itself does not have."""
 CONFIG_KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "dim",
@@ -29,10 +31,11 @@ CONFIG_KEYS = {
     "rms_norm_eps": "norm_eps",
     "rope_theta": "rope_theta",
 }
+"""Keys of config.json, each with the key of the manifest's `model` section whose value it must have."""
 
 
 def sizes(section: dict[str, Any]) -> dict[str, Any]:
-    """The required values in config.json for a `model` section."""
+    """Return the values that config.json must have for a `model` section."""
     return {key: section[name] for key, name in CONFIG_KEYS.items()}
 
 
@@ -47,8 +50,10 @@ def check_config(folder: str, config: dict[str, Any], wanted: dict[str, Any], na
 
 
 def shapes(section: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all tensors for a `model` section."""
-    dim, ffn, vocabulary = section["dim"], section["ffn"], section["vocab_size"]
+    """Return the shapes of all tensors of a `model` section's model, by name."""
+    dim = section["dim"]
+    ffn = section["ffn"]
+    vocabulary = section["vocab_size"]
     kv_dim = dim // section["heads"] * section["kv_heads"]
     shape_of: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, dim),

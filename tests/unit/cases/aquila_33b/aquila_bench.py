@@ -74,7 +74,7 @@ def scored(folder: Path, rank: int, layout: Layout, **options: Any) -> dict[str,
 def shipped_weights() -> dict[str, torch.Tensor]:
     """The weights of the shipped model by their Hugging Face names, fp32."""
     source = load.Weights(sentences.TINY, configured()["model"])
-    return {name: load.whole(part).float() for name, part in source.read(source.names)}
+    return {name: load.read_all(part).float() for name, part in source.read(source.names)}
 
 
 def by_transformers(made: sentences.SentenceSet, padding: str = "zeros", rows: int = 0) -> list[float]:

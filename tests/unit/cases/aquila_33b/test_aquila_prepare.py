@@ -14,6 +14,7 @@ from flagbench_cases.cases.aquila_33b import prepare, sentences
 from flagbench_cases.cases.aquila_33b.tokens import FILES
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama import convert, load, megatron, weights_format
+from flagbench_cases.prepare.prepared_folder import Verification
 from flagbench_cases.shared.errors import UsageError
 from unit.cases.aquila_33b import aquila_vocabulary
 from unit.cases.prepare.megatron_checkpoint import ROWS, SECTION, save, split, state
@@ -52,13 +53,15 @@ def make_data(out: Path, source: Path, vocabulary: Path | None) -> sentences.Loa
 def make_weights(out: Path, source: Path) -> prepared_folder.PreparedFolder:
     with prepared_folder.writing(str(out), prepare.CASE, "weights", prepare.LICENCES["weights"]) as writer:
         prepare.prepare_weights(str(source), {"model": SECTION}, writer, quiet)
-    return prepared_folder.open_folder(str(out), prepare.CASE, "weights", (weights_format.FORMAT,), thorough=True)
+    return prepared_folder.open_folder(
+        str(out), prepare.CASE, "weights", (weights_format.FORMAT,), verify=Verification.CHECKSUMS
+    )
 
 
 def loaded(out: Path) -> dict[str, torch.Tensor]:
     """The tensors that a run reads."""
     weights, _ = load.open_prepared(str(out), prepare.CASE, SECTION)
-    return {name: load.whole(part) for name, part in weights.read(weights.names)}
+    return {name: load.read_all(part) for name, part in weights.read(weights.names)}
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -70,7 +73,7 @@ def test_the_texts_are_found(tmp_path: Path, vocabulary: Path, place: str) -> No
     path = texts(tmp_path / "source" / place, "hello the", "abc")
     found = make_data(tmp_path / "out", path if place == "any.name" else tmp_path / "source", vocabulary)
     assert (found.sentences.lengths.tolist(), found.condition) == ([4, 4], "files")
-    made = prepared_folder.open_folder(str(tmp_path / "out"), prepare.CASE, "data", thorough=True)
+    made = prepared_folder.open_folder(str(tmp_path / "out"), prepare.CASE, "data", verify=Verification.CHECKSUMS)
     assert [source["name"] for source in made.sources] == [path.name, *FILES]
     assert made.licence == prepare.LICENCES["data"]
 

@@ -15,6 +15,7 @@ from flagbench_cases.cases.llama2_7b_lora.data import TINY
 from flagbench_cases.cases.llama2_70b import data, indexed, prepare
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
+from flagbench_cases.prepare.prepared_folder import Verification
 from flagbench_cases.shared.errors import DataError, UsageError
 from llama_vocabulary import padded_vocabulary
 from running import need_megatron
@@ -42,7 +43,9 @@ def make(
     """Prepare a data folder, and open it with all its checksums verified."""
     with prepared_folder.writing(str(out), prepare.CASE, "data", prepare.LICENCES["data"]) as writer:
         prepare.prepare_data(str(source), vocabulary, {"model": {"vocab_size": pieces}}, writer, report)
-    return prepared_folder.open_folder(str(out), prepare.CASE, "data", (indexed.FORMAT,), thorough=True)
+    return prepared_folder.open_folder(
+        str(out), prepare.CASE, "data", (indexed.FORMAT,), verify=Verification.CHECKSUMS
+    )
 
 
 def lines(path: Path, *texts: str) -> Path:

@@ -11,6 +11,7 @@ import pytest
 from flagbench_cases.cases.llama2_7b_lora import blocks, data, prepare, samsum
 from flagbench_cases.cases.llama2_7b_lora.mmlu import MmluVocabulary
 from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare.prepared_folder import Verification
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.manifests import load_case
 from llama_vocabulary import padded_vocabulary
@@ -102,7 +103,9 @@ def test_a_prepared_folder_gives_what_the_tiny_set_gives(tmp_path: Path) -> None
     assert found.mmlu.answer_tokens.tolist() == shipped.mmlu.answer_tokens.tolist()
     assert (found.condition, found.mmlu_condition) == ("files", "3 subjects, 96 questions, 5-shot cut to 128")
     assert found.facts == shipped.facts
-    place = prepared_folder.open_folder(str(tmp_path / "out"), prepare.CASE, "data", (blocks.FORMAT,), thorough=True)
+    place = prepared_folder.open_folder(
+        str(tmp_path / "out"), prepare.CASE, "data", (blocks.FORMAT,), verify=Verification.CHECKSUMS
+    )
     assert [source["name"] for source in place.sources[:3]] == ["tokenizer.model", "train.json", "val.json"]
     assert len(place.sources) == 3 + 2 * 3
     assert isinstance(found.train.blocks, np.memmap)

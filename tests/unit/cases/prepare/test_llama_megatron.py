@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama import load, megatron, weights_format
+from flagbench_cases.prepare.prepared_folder import Verification
 from flagbench_cases.shared.errors import DataError
 from unit.cases.prepare.megatron_checkpoint import ITERATION, ROWS, SECTION, save, shard, split, state
 from unit.cases.prepare.pickled import CURRENT_TORCH
@@ -37,7 +38,7 @@ def convert(source: Path, section: dict[str, Any] = SECTION) -> Path:
 
 
 def facts(made: Path) -> dict[str, Any]:
-    return prepared_folder.open_folder(str(made), "aquila-33b", "weights", thorough=True).facts
+    return prepared_folder.open_folder(str(made), "aquila-33b", "weights", verify=Verification.CHECKSUMS).facts
 
 
 def stored(made: Path) -> dict[str, torch.Tensor]:

@@ -266,7 +266,7 @@ def test_sums_of_large_files_are_left_to_a_check(tmp_path: Path, monkeypatch: py
     folder = prepare(tmp_path)
     (folder / "a.bin").write_bytes(b"xyz")
     assert "its checksum" in refusal(opened, folder)
-    assert opened(folder, thorough=False).files
+    assert opened(folder, verify=prepared_folder.Verification.SIZES).files
     monkeypatch.setattr(prepared_folder, "MAX_CHECKSUM_BYTES_IN_A_RUN", 2)
     assert opened(folder).files
-    assert "its checksum" in refusal(opened, folder, thorough=True)
+    assert "its checksum" in refusal(opened, folder, verify=prepared_folder.Verification.CHECKSUMS)
