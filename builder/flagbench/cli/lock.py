@@ -13,7 +13,7 @@ from flagbench import complete
 from flagbench.cli.options import JsonOption
 from flagbench.console.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.images.lock import Stated, StatedDigest, StatedWheel, require_platform, update_lock
+from flagbench.images.lock import GivenDigest, GivenDigests, GivenWheel, require_platform, update_lock
 from flagbench.images.lockfile import SHA256, UNKNOWN_SOURCE, DigestOf, Lock, lock_path, read_lock
 from flagbench.images.render.templates import images_root
 from flagbench.manifests.load import load_catalog
@@ -88,8 +88,8 @@ def command(
     if base_digest is not None:
         base = _parse_digest(base_digest, "--base-digest")
     wheels = [_parse_wheel(text) for text in wheel_digest or ()]
-    digests = Stated(base, base_digest_of, tuple(wheels))
-    if digests != Stated() and len(chosen) > 1:
+    given = GivenDigests(base, base_digest_of, tuple(wheels))
+    if given != GivenDigests() and len(chosen) > 1:
         raise FlagbenchError("digests are given for several stacks", remedy="name one stack")
     if base_digest_of is not None and base_digest is None:
         raise FlagbenchError("--base-digest-of is given without a digest", remedy="add --base-digest")
@@ -101,7 +101,7 @@ def command(
             lock, changed = read_lock(stack, images), False
             require_platform(stack, lock)
         else:
-            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, digests=digests)
+            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, given=given)
         documents.append(_as_json(lock, images, changed))
         if _is_open(lock):
             unresolved.append(lock.stack)
@@ -118,7 +118,7 @@ def command(
         )
 
 
-def _parse_digest(text: str, option: str) -> StatedDigest:
+def _parse_digest(text: str, option: str) -> GivenDigest:
     """`DIGEST[=URL]`. Raises FlagbenchError (usage)."""
     digest, _, source = text.partition("=")
     if not SHA256.fullmatch(digest):
@@ -130,10 +130,10 @@ def _parse_digest(text: str, option: str) -> StatedDigest:
         raise FlagbenchError(
             f"{option}: {source!r} is not an address", remedy="write who states the digest as https://..."
         )
-    return StatedDigest(digest, source or UNKNOWN_SOURCE)
+    return GivenDigest(digest, source or UNKNOWN_SOURCE)
 
 
-def _parse_wheel(text: str) -> StatedWheel:
+def _parse_wheel(text: str) -> GivenWheel:
     """`WHEEL=DIGEST[=URL]`. Raises FlagbenchError (usage)."""
     url, separator, rest = text.partition("=sha256:")
     if not separator or not _URL.fullmatch(url):
@@ -141,7 +141,7 @@ def _parse_wheel(text: str) -> StatedWheel:
             f"--wheel-digest: {text!r} is not a wheel with its digest",
             remedy="write https://.../NAME.whl=sha256:..., and after another = who states it",
         )
-    return StatedWheel(url, _parse_digest(f"sha256:{rest}", "--wheel-digest"))
+    return GivenWheel(url, _parse_digest(f"sha256:{rest}", "--wheel-digest"))
 
 
 def _is_open(lock: Lock) -> bool:

@@ -1,7 +1,9 @@
-"""A stack's lock as data, its file, and the requirements files for pip, which mostly cannot read pylock.toml.
+"""The lock of a stack: its types, its file, and the requirements files that pip installs from.
 
-The file has the packages as uv wrote them (pylock.toml, PEP 751), and a table of ours. It is read strictly: values
-end up in a Dockerfile and on pip's command line.
+A lock fixes every package of a stack's image by version and hashes, and the digest of the image's base. `flagbench
+lock` makes it (`lock.py`); rendering and building read it. The file is a pylock.toml (PEP 751) with the packages as
+uv wrote them, and a table `[tool.flagbench]` of ours. Most versions of pip cannot read it, so images get requirements
+files. The file is read strictly: values end up in a Dockerfile and on pip's command line.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec.toml
 from packaging.utils import canonicalize_name
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
 
 
 NO_BASE = "none"
-"""The name of the base in a stack without a public one."""
+"""Written in place of the base's name if a stack has no public base."""
 UNKNOWN_SOURCE = "not known"
-"""The source of a digest that a person gave without naming its source."""
+"""Written as the source of a digest if the person who gave it named none."""
 SHA256 = re.compile(DIGEST)
-_TABLE = re.compile(r"(?ms)^\[\[packages\]\]$.*?(?=^\[|\Z)")
+_PACKAGES_TABLE = re.compile(r"(?ms)^\[\[packages\]\]$.*?(?=^\[|\Z)")
+"""The text of one `[[packages]]` table, up to the next table."""
 _Digest = Annotated[str, msgspec.Meta(pattern=rf"^{DIGEST}\Z")]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z")]
 _Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9A-Za-z.!+]*\Z")]
@@ -45,20 +48,20 @@ def canonical(name: str) -> str:
 
 
 class DigestOf(str, Enum):
-    """What the digest of a base is of."""
+    """The kind of document that a base's digest identifies."""
 
     IMAGE = "image"
-    """The manifest of one image."""
+    """The manifest of one image for one platform."""
     INDEX = "index"
     """A list of images, one for each platform."""
 
 
 @dataclass(frozen=True)
 class LockEntry:
-    """One package at one version, and the files of it that may be installed."""
+    """One package at one version, with the hashes of the files that may be installed."""
 
     name: str
-    """Canonical."""
+    """The canonical name (PEP 503)."""
     version: str
     hashes: tuple[str, ...] = ()
     """`sha256:<64 hex>` of each file, sorted."""
@@ -67,7 +70,7 @@ class LockEntry:
 
     @property
     def pin(self) -> str:
-        """`name==version`."""
+        """The requirement `name==version`."""
         return f"{self.name}=={self.version}"
 
 
@@ -76,6 +79,7 @@ class Unresolved(LockEntry):
     """A package whose files could not be listed when the lock was made, so that their hashes are unknown."""
 
     reason: str = field(kw_only=True)
+    """Why its files could not be listed, in one line."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +88,22 @@ class Lock:
 
     stack: str
     python: str
-    """Minor version, such as 3.11."""
+    """The minor version, such as 3.11."""
     base_image: str | None
-    """Without a digest. None: no public base exists; it is named with --base."""
+    """The base's reference without a digest. None: no public base exists, and a build names one with --base."""
     base_digest: str | None
-    """`sha256:<64 hex>` of the base's manifest; of the image itself where `base_image` is None. None: unresolved."""
+    """`sha256:<64 hex>` of the base's manifest, or of the image itself if `base_image` is None. None: unresolved."""
     inputs: str
-    """`sha256:<64 hex>` of what was locked, see `inputs_digest`."""
+    """`sha256:<64 hex>` of the part of the stack's manifest that was locked, see `inputs_digest`."""
     entries: tuple[LockEntry, ...]
-    """Sorted by name; the packages to compile are among them, with the hash of their source."""
+    """The packages with known hashes, sorted by name. A package to compile has the hash of its source archive."""
     unresolved: tuple[Unresolved, ...] = ()
+    """The packages with unknown hashes, sorted by name."""
     base_digest_of: DigestOf | None = None
-    """None: not known, or no digest."""
+    """What `base_digest` identifies; None if that is not known, or if there is no digest."""
     base_digest_source: str | None = None
-    """The address of who states the base's digest, or UNKNOWN_SOURCE. None: its registry, or the stack's manifest."""
+    """The address of a page that states the base's digest, or UNKNOWN_SOURCE. None: it is from the base's registry or
+    the stack's manifest."""
 
     @property
     def digest(self) -> str:
@@ -107,7 +113,7 @@ class Lock:
 
     @property
     def header(self) -> str:
-        """What a requirements file says first, in comments."""
+        """The first lines of a requirements file, all comments."""
         lines = [
             f"# Made by `flagbench lock {self.stack}`. Do not edit.",
             f"# stack: {self.stack}",
@@ -119,23 +125,24 @@ class Lock:
 
     @property
     def comments(self) -> str:
-        """What a requirements file says last: the unresolved packages."""
+        """The last lines of a requirements file: a comment for each unresolved package."""
         return "".join(f"# unresolved: {entry.pin} ({entry.reason})\n" for entry in self.unresolved)
 
     def hashed_requirements(self) -> str:
-        """For `pip install --no-deps --require-hashes -r`: the locked packages."""
-        return "".join(
-            " \\\n    ".join([entry.pin, *(f"--hash={digest}" for digest in entry.hashes)]) + "\n"
-            for entry in self.entries
-        )
+        """Format the locked packages as a file for `pip install --no-deps --require-hashes -r`."""
+        text = ""
+        for entry in self.entries:
+            hashes = [f"--hash={digest}" for digest in entry.hashes]
+            text += " \\\n    ".join([entry.pin, *hashes]) + "\n"
+        return text
 
     def unhashed_requirements(self) -> str:
-        """For `pip install --no-deps -r`: the unresolved packages."""
+        """Format the unresolved packages as a file for `pip install --no-deps -r`."""
         return "".join(f"{entry.pin}\n" for entry in self.unresolved)
 
 
 def select_packages(lock: Lock, names: Collection[str]) -> Lock:
-    """The lock with only the packages of these canonical names: what one tier of an image installs."""
+    """Reduce a lock to the packages with these canonical names, such as those that one image installs."""
     return replace(
         lock,
         entries=tuple(entry for entry in lock.entries if entry.name in names),
@@ -144,21 +151,28 @@ def select_packages(lock: Lock, names: Collection[str]) -> Lock:
 
 
 def requirements_file(stack: Stack, lock: Lock) -> str:
-    """The lock for `pip download --require-hashes -r`: the wheels for the stack's Python.
+    """Format a lock as a file for `pip download --require-hashes -r`, which downloads wheels for the stack's Python.
 
-    In comments stand the packages that this command cannot take along, and the unresolved ones.
+    Packages that this command cannot download are listed in comments: those to compile, those for another Python, and
+    the unresolved ones.
     """
-    apart = {canonical(package.name): "to compile" for package in stack.build.compiled}
-    apart |= {canonical(package.name): f"for Python {package.python}" for package in stack.build.other_python}
-    wheels = select_packages(lock, {entry.name for entry in lock.entries} - apart.keys()).hashed_requirements()
-    others = "".join(f"# {apart[entry.name]}: {entry.pin}\n" for entry in lock.entries if entry.name in apart)
-    return lock.header + wheels + others + lock.comments
+    reasons = {canonical(package.name): "to compile" for package in stack.build.compiled}
+    reasons |= {canonical(package.name): f"for Python {package.python}" for package in stack.build.other_python}
+    downloadable: set[str] = set()
+    excluded = ""
+    for entry in lock.entries:
+        if entry.name in reasons:
+            excluded += f"# {reasons[entry.name]}: {entry.pin}\n"
+        else:
+            downloadable.add(entry.name)
+    wheels = select_packages(lock, downloadable).hashed_requirements()
+    return lock.header + wheels + excluded + lock.comments
 
 
 def inputs_digest(stack: Stack) -> str:
-    """`sha256:<64 hex>` over the part of a stack's manifest that determines its lock, except the base.
+    """Compute the digest of the part of a stack's manifest that determines its lock, without the base.
 
-    Neither the order of packages nor the environment of a compilation counts.
+    Returns `sha256:<64 hex>`. It does not change with the order of packages or the environment of a compilation.
     """
     build = stack.build
     inputs: dict[str, object] = {
@@ -168,52 +182,60 @@ def inputs_digest(stack: Stack) -> str:
         "packages": sorted((*build.packages, *build.optional)),
         "compiled": sorted(f"{package.name}=={package.version}" for package in build.compiled),
         "from_base": sorted(build.from_base),
-        # Their order counts: indexes are asked in it.
+        # Not sorted: uv asks the indexes in this order.
         "indexes": list(build.indexes),
     }
     if build.other_python:
-        packages = build.other_python
+        # Left out if empty, so that the key does not change the digest of stacks without such packages.
         inputs["other_python"] = sorted(
-            f"{package.name}=={package.version}, {package.python}" for package in packages
+            f"{package.name}=={package.version}, {package.python}" for package in build.other_python
         )
     text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 class _File(msgspec.Struct):
+    """A wheel or a source archive in a pylock.toml."""
+
     hashes: dict[str, str] = {}
 
 
 class _Package(msgspec.Struct):
+    """A `[[packages]]` table, as far as it is read."""
+
     name: _Name
     version: _Version
     wheels: list[_File] = []
     sdist: _File | None = None
 
 
-class _Packages(msgspec.Struct):
+class _PackagesOfPylock(msgspec.Struct):
+    """The packages of a pylock.toml, by us or as uv wrote it."""
+
     packages: list[_Package] = []
 
 
-class _Unresolved(msgspec.Struct):
+class _UnresolvedTable(msgspec.Struct):
+    """A `[[tool.flagbench.unresolved]]` table."""
+
     name: _Name
     version: _Version
     reason: _Line
 
 
-class _Own(msgspec.Struct, rename="kebab"):
-    """`[tool.flagbench]`: what a pylock.toml has no place for."""
+class _FlagbenchTable(msgspec.Struct, rename="kebab"):
+    """The table `[tool.flagbench]`: the fields of a Lock that a pylock.toml has no place for."""
 
     inputs: _Digest
     base: str | None = None
     base_digest: _Digest | None = None
     base_digest_of: DigestOf | None = None
     base_digest_source: _Line | None = None
-    unresolved: list[_Unresolved] = []
+    unresolved: list[_UnresolvedTable] = []
 
 
 class _Tool(msgspec.Struct):
-    flagbench: _Own
+    flagbench: _FlagbenchTable
 
 
 class _Pylock(msgspec.Struct):
@@ -221,28 +243,33 @@ class _Pylock(msgspec.Struct):
 
 
 def lock_path(stack: str, images: Path) -> Path:
-    """The lock file of a stack in an images folder; NAME of pylock.NAME.toml has dashes for dots."""
+    """Build the path of a stack's lock file in an images folder.
+
+    NAME in pylock.NAME.toml must not have dots (PEP 751), so dashes replace them.
+    """
     return images / "locks" / f"pylock.{stack.replace('.', '-')}.toml"
 
 
 def read_lock(stack: Stack, images: Path) -> Lock:
-    """The lock of a stack, checked against the stack's manifest.
+    """Read the lock of a stack, and check that it fits the stack's manifest.
 
-    Raises FlagbenchError (usage): it is missing, malformed, or made for another manifest.
+    Raises FlagbenchError (usage) if it is missing, malformed, or made for another state of the manifest.
     """
-    path, remedy = lock_path(stack.name, images), f"lock the stack with `flagbench lock {stack.name}`"
+    path = lock_path(stack.name, images)
+    remedy = f"lock the stack with `flagbench lock {stack.name}`"
     lock = load_lock(stack, images)
     if lock is None:
         raise FlagbenchError(f"the stack {stack.name} has no lock: there is no {path}", remedy=remedy)
-    if stale := is_stale(lock, stack):
-        raise FlagbenchError(f"the lock {path} is stale: {stale}", remedy=remedy)
+    staleness = explain_staleness(lock, stack)
+    if staleness is not None:
+        raise FlagbenchError(f"the lock {path} is stale: {staleness}", remedy=remedy)
     return lock
 
 
 def load_lock(stack: Stack, images: Path) -> Lock | None:
-    """The lock of a stack, even if it is stale; None if there is no file.
+    """Read the lock of a stack, even if it no longer fits the manifest; None if there is no file.
 
-    Raises FlagbenchError (usage): the file cannot be read, or is malformed.
+    Raises FlagbenchError (usage) if the file cannot be read, or is malformed.
     """
     path = lock_path(stack.name, images)
     try:
@@ -258,7 +285,7 @@ def load_lock(stack: Stack, images: Path) -> Lock | None:
 
 
 def parse_lock(text: str, stack: Stack) -> Lock:
-    """The lock of a stack in the text of its file. Raises ValueError."""
+    """Parse the text of a stack's lock file. Raises ValueError if it is malformed."""
     table = msgspec.toml.decode(text, type=_Pylock).tool.flagbench
     return Lock(
         stack=stack.name,
@@ -274,51 +301,67 @@ def parse_lock(text: str, stack: Stack) -> Lock:
 
 
 def parse_packages(text: str) -> tuple[LockEntry, ...]:
-    """The packages of a pylock.toml, sorted by name. Raises ValueError."""
-    packages = msgspec.toml.decode(text, type=_Packages).packages
+    """Parse the packages of a pylock.toml; the result is sorted by name.
+
+    Raises ValueError if the text is malformed, or if a file of a package has no sha256.
+    """
+    packages = msgspec.toml.decode(text, type=_PackagesOfPylock).packages
     entries = []
-    for package, table in zip(packages, _TABLE.findall(text), strict=True):
-        digests = {f"sha256:{file.hashes.get('sha256')}" for file in (*package.wheels, package.sdist) if file}
-        if not digests or not all(map(SHA256.fullmatch, digests)):
+    for package, table in zip(packages, _PACKAGES_TABLE.findall(text), strict=True):
+        files = [*package.wheels]
+        if package.sdist is not None:
+            files.append(package.sdist)
+        digests = {f"sha256:{file.hashes.get('sha256')}" for file in files}
+        if not digests or not all(SHA256.fullmatch(digest) for digest in digests):
             raise ValueError(f"not every file of {package.name} has its sha256")
         entries.append(LockEntry(package.name, package.version, tuple(sorted(digests)), table.strip()))
     return tuple(sorted(entries, key=attrgetter("name")))
 
 
-def is_stale(lock: Lock, stack: Stack) -> str | None:
-    """Why a lock no longer fits a stack's manifest, or None if it fits."""
-    image, digest = stated_base(stack)
-    if lock.base_image != image:
-        return f"its base is {lock.base_image or NO_BASE}, the manifest says {image or NO_BASE}"
-    if digest not in (None, lock.base_digest):
-        return f"its base has the digest {lock.base_digest or 'unresolved'}, the manifest says {digest}"
+def explain_staleness(lock: Lock, stack: Stack) -> str | None:
+    """Say how a stack's manifest differs from the one that was locked; None if the lock fits."""
+    base = read_base(stack)
+    if lock.base_image != base.image:
+        return f"its base is {lock.base_image or NO_BASE}, the manifest says {base.image or NO_BASE}"
+    if base.digest not in (None, lock.base_digest):
+        return f"its base has the digest {lock.base_digest or 'unresolved'}, the manifest says {base.digest}"
     if lock.inputs != inputs_digest(stack):
         return "Python, platform, packages or indexes in the manifest changed since it was made"
     return None
 
 
-def stated_base(stack: Stack) -> tuple[str | None, str | None]:
-    """The name and the digest of the base in a stack's manifest; None for what it does not say.
+class ManifestBase(NamedTuple):
+    """The base of a stack as its manifest names it."""
+
+    image: str | None
+    """The reference without a digest; None if the stack has no public base."""
+    digest: str | None
+    """`sha256:<64 hex>`; None if the manifest does not fix one."""
+
+
+def read_base(stack: Stack) -> ManifestBase:
+    """Split the base's reference in a stack's manifest into name and digest.
 
     Raises FlagbenchError (usage) if it is not an image reference.
     """
     if stack.base_image is None:
-        return None, None
+        return ManifestBase(None, None)
     reference = find_reference(stack.base_image)
     if reference is None:
         raise FlagbenchError(
             f"base.image of {stack.name}, {stack.base_image!r}, is not an image reference",
             remedy=f"correct {stack.path}; write it like registry.example/base:1",
         )
-    return reference.tagged, reference.digest
+    return ManifestBase(reference.tagged, reference.digest)
 
 
 def write_lock(lock: Lock, images: Path) -> bool:
-    """Write a lock atomically where `read_lock` looks for it; returns whether the file changed.
+    """Write a lock atomically to the file that `read_lock` reads; returns whether the file changed.
 
     Raises FlagbenchError (usage) if the folder cannot be written.
     """
-    path, content = lock_path(lock.stack, images), _dump(lock).encode()
+    path = lock_path(lock.stack, images)
+    content = _format_lock(lock).encode()
     try:
         if path.is_file() and path.read_bytes() == content:
             return False
@@ -332,7 +375,8 @@ def write_lock(lock: Lock, images: Path) -> bool:
     return True
 
 
-def _dump(lock: Lock) -> str:
+def _format_lock(lock: Lock) -> str:
+    """Format a lock as the text of its file, a pylock.toml."""
     head = [
         f"# Made by `flagbench lock {lock.stack}` with `uv pip compile`. Do not edit.",
         'lock-version = "1.0"',
@@ -346,14 +390,15 @@ def _dump(lock: Lock) -> str:
         "base-digest-of": lock.base_digest_of,
         "base-digest-source": lock.base_digest_source,
     }
-    tables = [_table("[tool.flagbench]", settings)]
+    tables = [_format_table("[tool.flagbench]", settings)]
     for pin in lock.unresolved:
         keys = {"name": pin.name, "version": pin.version, "reason": pin.reason}
-        tables.append(_table("[[tool.flagbench.unresolved]]", keys))
+        tables.append(_format_table("[[tool.flagbench.unresolved]]", keys))
     return "\n\n".join(["\n".join(head), *(entry.table for entry in lock.entries), *tables]) + "\n"
 
 
-def _table(header: str, values: Mapping[str, str | None]) -> str:
+def _format_table(header: str, values: Mapping[str, str | None]) -> str:
+    """Format a TOML table of strings; keys without a value are left out."""
     lines = [header]
     for key, value in values.items():
         if value:

@@ -8,8 +8,8 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.lockfile import (
     Lock,
     Unresolved,
+    explain_staleness,
     inputs_digest,
-    is_stale,
     load_lock,
     lock_path,
     read_lock,
@@ -127,11 +127,11 @@ def test_without_a_lock_the_command_that_makes_one_is_named(content, stack, tmp_
     ],
 )
 def test_a_stale_lock_names_what_changed(change, named, lock, stack):
-    assert named in is_stale(lock, change(stack))
+    assert named in explain_staleness(lock, change(stack))
 
 
 def test_what_decides_nothing_makes_no_lock_stale(lock, stack):
     same = changed(stack, packages=tuple(reversed(stack.build.packages)), left_out={}, env={"A": "b"}, apt=("git",))
-    assert is_stale(lock, dataclasses.replace(same, title="New", aliases=())) is None
+    assert explain_staleness(lock, dataclasses.replace(same, title="New", aliases=())) is None
     pinned = on_base(stack, f"{stack.base_image}@{B}")
-    assert is_stale(dataclasses.replace(lock, base_digest=B), pinned) is None
+    assert explain_staleness(dataclasses.replace(lock, base_digest=B), pinned) is None
