@@ -1,4 +1,8 @@
-"""Docker Engine: it builds, pulls and pushes through its own client, and is asked for the rest through docker-py."""
+"""The Docker Engine: builds, pulls and pushes run its command-line client, everything else asks its API (docker-py).
+
+`flagbench build`, `push`, `pull` and the launcher of containers use it. docker_api.py connects to the API,
+docker_process.py runs the client, and docker_errors.py explains the errors that it prints.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from flagbench.image_reference import is_ours, parse_reference
-from flagbench.images.docker_api import address, engine_errors, open_client
+from flagbench.images.docker_api import describe_address, engine_errors, open_client
 from flagbench.images.docker_errors import (
     BUILD,
     PULL,
@@ -17,21 +21,26 @@ from flagbench.images.docker_errors import (
     BuildFailed,
     EngineError,
     ErrorPattern,
-    last_words,
+    find_reason,
     match_pattern,
 )
 from flagbench.images.docker_process import find_docker, run_docker
 from flagbench_core.redaction import redact
 
 _CHUNK = 2**20
+"""Bytes of an image that are read from the engine at once."""
 _SHOWN_LINES = 20
-"""Of a command whose output was not shown, where it fails."""
+"""Most lines of a failed command that its error repeats, if they were not shown while it ran."""
 _PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64})")
+"""The digest of the manifest at the end of what `docker push` prints."""
 _UNREACHABLE = re.compile(
     r"Cannot connect to the Docker daemon|error during connect|trying to connect to the (?:Docker|docker API)"
     r"|code = Unavailable|Maximum supported API version|client version \S+ is too"
 )
-_LOAD = "free some space if its disk is full (`docker system df`), and look at its log (`journalctl -u docker`)"
+"""The client's errors if it cannot use the engine: none there, going away, or of another version."""
+_LOAD_REMEDY = (
+    "free some space if its disk is full (`docker system df`), and look at its log (`journalctl -u docker`)"
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +55,9 @@ class BuildRequest:
     platform: str | None = None
     """`os/arch[/variant]`; None: the engine's own."""
     no_cache: bool = False
+    """Whether every step runs again, even if the build cache has its result."""
     secrets: Sequence[str] = ()
-    """Texts that are replaced in everything that is shown or reported."""
+    """Texts, such as passwords, that are replaced in everything that is shown or reported."""
 
 
 @dataclass(frozen=True)
@@ -55,48 +65,51 @@ class ImageInfo:
     """An image that the engine has."""
 
     id: str
-    """`sha256:<64 hex>`: the digest of its configuration, or of its manifest with the containerd image store."""
+    """`sha256:<64 hex>`: the digest of its configuration; of its manifest, if the engine uses the containerd image
+    store instead of the classic one."""
     labels: Mapping[str, str]
     layers: tuple[str, ...]
-    """Diff ids, `sha256:<64 hex>` of each layer's uncompressed tar, lowest first."""
+    """The diff id of each layer, `sha256:<64 hex>` of its uncompressed tar, lowest layer first."""
     repo_digests: tuple[str, ...]
     """`repository@sha256:...`; with the classic image store empty for an image that was built or loaded here."""
     platform: str = ""
-    """`os/arch`."""
+    """`os/arch[/variant]`; empty if the engine does not say."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What an engine's machine has."""
+    """The processors and the memory of an engine's machine, which its builds share."""
 
     cpus: int
+    """The number of logical processors."""
     memory: int
-    """Bytes."""
+    """The size of the memory, bytes."""
 
 
 class DockerEngine:
     """The Docker Engine that docker's own settings name.
 
-    Every method raises EngineError where the engine does not answer as it should.
+    Every method raises EngineError if the engine does not answer, or refuses.
     """
 
     def __init__(self, client: Any) -> None:
-        """`client`: a connected `docker.DockerClient`."""
+        """Use a connected `docker.DockerClient`; see `open_engine`."""
         self._client = client
 
     def health(self) -> str:
-        """One line on which engine it is, where, and what builds images with it."""
+        """Describe in one line which engine it is, where it is, and the docker command that builds with it."""
         with engine_errors("answer"):
             version = self._client.version()
+        number = version.get("Version", "")
         platform = f"{version.get('Os', '')}/{version.get('Arch', '')}"
-        line = f"Docker Engine {version.get('Version', '')} ({platform}, API {version['ApiVersion']}) at {address()}"
+        line = f"Docker Engine {number} ({platform}, API {version['ApiVersion']}) at {describe_address()}"
         try:
             return f"{line}; images are built with {find_docker(builds=True)}"
         except EngineError as error:
             return f"{line}; cannot build: {error.message}"
 
     def inspect(self, ref: str) -> ImageInfo | None:
-        """The image of that name or id; None where the engine has none. Never pulls."""
+        """Look up an image by name or id; None if the engine has none. Never pulls."""
         from docker.errors import ImageNotFound  # type: ignore[import-untyped]
 
         with engine_errors(f"describe the image {ref}"):
@@ -104,18 +117,22 @@ class DockerEngine:
                 raw = self._client.api.inspect_image(ref)
             except ImageNotFound:
                 return None
+        # An engine has null in place of an empty object or list.
+        config = raw.get("Config") or {}
+        file_system = raw.get("RootFS") or {}
+        platform = (raw.get("Os"), raw.get("Architecture"), raw.get("Variant"))
         return ImageInfo(
             id=raw["Id"],
-            labels=dict((raw.get("Config") or {}).get("Labels") or {}),
-            layers=tuple((raw.get("RootFS") or {}).get("Layers") or ()),
+            labels=dict(config.get("Labels") or {}),
+            layers=tuple(file_system.get("Layers") or ()),
             repo_digests=tuple(raw.get("RepoDigests") or ()),
-            platform="/".join(filter(None, (raw.get("Os"), raw.get("Architecture"), raw.get("Variant")))),
+            platform="/".join(part for part in platform if part),
         )
 
     def pull(self, ref: str, *, platform: str | None = None, show: TextIO | None = None) -> ImageInfo:
         """Pull an image with the credentials of `docker login`; the client's progress goes to `show`.
 
-        Raises BuildFailed where it does not exist, may not be read or its registry cannot be reached.
+        Raises BuildFailed if it does not exist, may not be read, or its registry cannot be reached.
         """
         if ref.startswith("sha256:") or is_ours(ref):
             raise BuildFailed(
@@ -124,12 +141,12 @@ class DockerEngine:
             )
         options = [f"--platform={platform}"] if platform else []
         self._run(ref, ["pull", *options, ref], PULL, BuildFailed, show=show)
-        return self._existing(ref)
+        return self._require_image(ref)
 
     def push(self, ref: str, *, show: TextIO | None = None) -> str:
         """Push an image with the credentials of `docker login`; returns the digest of its manifest.
 
-        The client's progress goes to `show`. Raises EngineError with the cause where the registry does not take it.
+        The client's progress goes to `show`. Raises EngineError with the cause if the registry does not accept it.
         """
         lines = self._run(ref, ["push", ref], PUSH, EngineError, show=show)
         digests = _PUSHED.findall("\n".join(lines))
@@ -141,11 +158,11 @@ class DockerEngine:
         return str(digests[-1])
 
     def build(self, request: BuildRequest, *, show: TextIO | None = None) -> ImageInfo:
-        """Build; the client's own progress goes to `show`, drawn where that is a terminal.
+        """Build an image with BuildKit; the client's progress goes to `show`, drawn if that is a terminal.
 
         An exception such as KeyboardInterrupt cancels the build: the running step is stopped and nothing is tagged.
 
-        Raises BuildFailed where a step failed, or the Dockerfile or the context is at fault.
+        Raises BuildFailed if a step fails, or if the Dockerfile or the context is invalid.
         """
         proxies = {name: value for name, value in _proxies().items() if name not in request.build_args}
         self._run(
@@ -159,7 +176,7 @@ class DockerEngine:
             secrets=request.secrets,
         )
         # By its tag: with the containerd image store the client names another digest than the engine's id.
-        return self._existing(request.tags[0])
+        return self._require_image(request.tags[0])
 
     def tag(self, ref: str, name: str) -> None:
         """Give the image `ref` one more name, `repository:tag`."""
@@ -168,7 +185,7 @@ class DockerEngine:
             self._client.api.tag(ref, reference.name, reference.tag)
 
     def save(self, ref: str) -> Iterator[bytes]:
-        """Chunks of an image as an archive, as `docker save` writes it."""
+        """Read an image as the chunks of an archive, as `docker save` writes it."""
         with engine_errors(f"save the image {ref}"):
             yield from self._client.api.get_image(ref, _CHUNK)
 
@@ -176,29 +193,32 @@ class DockerEngine:
         """Load the images of an archive, as `docker load` does. Raises EngineError with the engine's reason."""
         with engine_errors("load an image"):
             for line in self._client.api.load_image(archive, quiet=True):
-                # An answer that is an error has a message; so may one that begins well.
-                if problem := line.get("error") or line.get("message"):
-                    raise EngineError(
-                        f"the engine could not load an image: {redact(' '.join(str(problem).split()))}", remedy=_LOAD
-                    )
+                # The HTTP status can be 200 although loading fails later. The reason is `error` or `message` then,
+                # depending on the engine's version.
+                problem = line.get("error") or line.get("message")
+                if problem:
+                    reason = redact(" ".join(str(problem).split()))
+                    raise EngineError(f"the engine could not load an image: {reason}", remedy=_LOAD_REMEDY)
 
     def names_configurations(self) -> bool:
-        """Whether the ids of its images are the digests of their configurations.
+        """Whether the ids of its images are the digests of their configurations, as with the classic image store.
 
         With the containerd image store they are the digests of manifests.
         """
-        return "io.containerd.snapshotter" not in str(self._info().get("DriverStatus") or "")
+        storage = str(self._info().get("DriverStatus") or "")
+        return "io.containerd.snapshotter" not in storage
 
     def images(self) -> Iterator[ImageInfo]:
-        """Every image that has a name, or had one."""
+        """List every image that has a name, or had one; intermediate images of builds are left out."""
         with engine_errors("list its images"):
             ids = self._client.api.images(quiet=True)
         for identity in dict.fromkeys(ids):
-            if (image := self.inspect(identity)) is not None:
+            image = self.inspect(identity)
+            if image is not None:  # Another client may have removed it meanwhile.
                 yield image
 
     def resources(self) -> Resources:
-        """The processors and the memory that its builds share."""
+        """Ask for the processors and the memory that its builds share."""
         info = self._info()
         return Resources(int(info.get("NCPU") or 1), int(info.get("MemTotal") or 0))
 
@@ -207,12 +227,17 @@ class DockerEngine:
         self._client.close()
 
     def _info(self) -> dict[str, Any]:
+        """Ask the engine to describe itself, as `docker info` does."""
         with engine_errors("describe itself"):
             return dict(self._client.info())
 
-    def _existing(self, ref: str) -> ImageInfo:
-        """An image that was just built or pulled."""
-        if (image := self.inspect(ref)) is None:
+    def _require_image(self, ref: str) -> ImageInfo:
+        """Look up an image that was just built or pulled.
+
+        Raises EngineError if the engine does not have it: a builder in a container of its own keeps its images.
+        """
+        image = self.inspect(ref)
+        if image is None:
             raise EngineError(
                 f"docker succeeded, but the engine has no image {ref}",
                 remedy="build with the engine itself (`docker buildx ls`, `docker buildx use default`)",
@@ -224,45 +249,61 @@ class DockerEngine:
         image: str,
         words: Sequence[str],
         patterns: Iterable[ErrorPattern],
-        kind: type[BuildFailed | EngineError],
+        error_type: type[BuildFailed | EngineError],
+        *,
+        show: TextIO | None,
         **options: Any,
     ) -> list[str]:
-        """Run a docker command with the options of `run_docker`; the last lines that it printed.
+        """Run a docker command, and return the last lines that it printed.
 
-        Raises `kind` where it fails, as `patterns` explain it, with its last lines where they were not shown.
+        Args:
+            image: the image that an error names.
+            words: the words of the command line after `docker`.
+            patterns: the causes that an error of the command may have.
+            error_type: the type of the error.
+            show: gets what the command prints; None: an error repeats the last lines.
+            options: further options of `run_docker`.
+
+        Raises `error_type` if the command fails, and EngineError if it cannot use the engine.
         """
         docker = find_docker(builds=words[0] == "build")
-        code, lines = run_docker([docker, *words], **options)
-        if code == 0:
-            return lines
-        reason = last_words(lines)
+        result = run_docker([docker, *words], show=show, **options)
+        if result.code == 0:
+            return result.lines
+        reason = find_reason(result.lines)
         if _UNREACHABLE.search(reason):
             raise EngineError(
-                f"{docker} cannot use the engine at {address()}: {reason}",
+                f"{docker} cannot use the engine at {describe_address()}: {reason}",
                 remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
             )
-        problem = match_pattern(patterns, "\n".join(lines), reason=reason, host=image.partition("/")[0])
+        host = image.partition("/")[0]
+        problem = match_pattern(patterns, "\n".join(result.lines), reason=reason, host=host)
         assert problem is not None, "the last pattern is in every text"
         message = f"cannot {words[0]} {image}: {problem.cause}"
-        if not options["show"]:
-            message = "\n  | ".join([message, *lines[-_SHOWN_LINES:]])
-        raise kind(message, remedy=problem.remedy)
+        if show is None:
+            message = "\n  | ".join([message, *result.lines[-_SHOWN_LINES:]])
+        raise error_type(message, remedy=problem.remedy)
 
 
 def open_engine() -> DockerEngine:
-    """The engine that docker's settings name, connected.
+    """Connect to the engine that docker's settings name.
 
-    Raises EngineError, with the cause (none there, not allowed, too old, not answering) and the remedy.
+    Raises EngineError if no engine answers, or if it may not be used or is too old.
     """
     return DockerEngine(open_client())
 
 
 def _build_options(request: BuildRequest, proxies: Iterable[str]) -> list[str]:
-    """The options of `docker build`: each value is one argument, and no shell reads it."""
+    """Build the options of `docker build`. Each is one argument, and no shell reads it.
+
+    Args:
+        proxies: names of the environment variables with proxies.
+    """
     options = [f"--tag={tag}" for tag in request.tags]
     options += [f"--label={name}={value}" for name, value in request.labels.items()]
     options += [f"--build-arg={name}={value}" for name, value in request.build_args.items()]
-    # Without a value it is taken from the client's environment: a proxy's may have a password in it.
+    # Without a value here the client takes it from its environment. A proxy's URL may have a password in it, and
+    # every user of the machine can read command lines.
     options += [f"--build-arg={name}" for name in proxies]
     if request.platform:
         options.append(f"--platform={request.platform}")
@@ -272,21 +313,26 @@ def _build_options(request: BuildRequest, proxies: Iterable[str]) -> list[str]:
 
 
 def _build_environment(proxies: Mapping[str, str]) -> dict[str, str]:
-    """The environment of `docker build`: BuildKit, in the engine itself, which has the images of lower tiers."""
-    kept = {name: value for name, value in os.environ.items() if name != "BUILDX_BUILDER"}
-    # An attestation would make another image of the same layers.
-    return {**kept, **proxies, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+    """Build the environment of `docker build`, which selects BuildKit."""
+    environment = {**os.environ, **proxies, "DOCKER_BUILDKIT": "1"}
+    # Build in the engine itself: a builder in a container of its own does not have the images of lower tiers.
+    environment.pop("BUILDX_BUILDER", None)
+    # With an attestation, the same layers would become another image.
+    environment["BUILDX_NO_DEFAULT_ATTESTATIONS"] = "1"
+    return environment
 
 
 def _proxies() -> dict[str, str]:
-    """The proxies that are set, in upper and in lower case: programs differ in which they read.
+    """Read the proxies from the environment; each is returned in upper and in lower case, as programs read either.
 
-    An engine predefines these build arguments: every RUN step has them in its environment without declaring them,
-    and neither the image's history nor its environment nor the cache key of a step contains them. The client adds
-    those of docker's config.json itself.
+    These build arguments are predefined: every RUN step has them in its environment without declaring them, and
+    neither the image's history nor its environment nor the cache key of a step contains them. The client itself adds
+    those of docker's config.json.
     """
     variables = {}
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"):
-        if value := os.environ.get(name.lower()) or os.environ.get(name):
-            variables.update({name: value, name.lower(): value})
+        value = os.environ.get(name.lower()) or os.environ.get(name)
+        if value:
+            variables[name] = value
+            variables[name.lower()] = value
     return variables

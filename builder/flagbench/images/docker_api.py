@@ -2,6 +2,9 @@
 
 Which engine: DOCKER_HOST (with DOCKER_TLS_VERIFY, DOCKER_CERT_PATH), else the context of DOCKER_CONTEXT or of
 docker's config.json, else the socket /var/run/docker.sock.
+
+docker-py takes 0.15 s of CPU time to import. So the functions here import it, and not the module: every command
+imports the module, and few need an engine.
 """
 
 from __future__ import annotations
@@ -14,37 +17,42 @@ from typing import Any
 from flagbench.images.docker_errors import EngineError
 from flagbench_core.redaction import redact
 
-# docker-py takes 0.15 s of CPU to import: commands that may need it import these modules, and not it.
-
 DEFAULT_SOCKET = "/var/run/docker.sock"
+"""The engine's socket without any settings."""
 OLDEST_API = "1.41"
-"""Of Docker Engine 20.10, the first that reads `RUN --mount` without a `# syntax` line."""
+"""The API version of Docker Engine 20.10, the first that supports `RUN --mount` without a `# syntax` line."""
 VERSION_SECONDS = 10.0
-"""How long an engine may take to say which version it is."""
-# Saving or committing an image of tens of GB keeps the engine silent for minutes.
+"""How long an engine may take to answer the question for its version."""
 _REQUEST_SECONDS = 3600
+"""How long an engine may take to answer any other request: saving or committing an image of tens of GB keeps it
+silent for minutes."""
 
-_CHECK = (
+_CHECK_REMEDY = (
     "start Docker (`systemctl start docker`), check its log (`journalctl -u docker`), or name another engine with "
     "DOCKER_HOST"
 )
-_JOIN = "join its group (`sudo usermod -aG docker $USER`, then log in again), or name another engine with DOCKER_HOST"
+_JOIN_REMEDY = (
+    "join its group (`sudo usermod -aG docker $USER`, then log in again), or name another engine with DOCKER_HOST"
+)
 
 
-def address() -> str:
-    """Where the engine is, for a person."""
+def describe_address() -> str:
+    """Describe for a person where the engine is: its socket, its URL without credentials, or a docker context."""
     from docker.context.config import get_current_context_name  # type: ignore[import-untyped]
 
-    if host := os.environ.get("DOCKER_HOST"):
+    host = os.environ.get("DOCKER_HOST")
+    if host:
         return redact(host.removeprefix("unix://"))
     context = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
-    return DEFAULT_SOCKET if context == "default" else f"the docker context {context}"
+    if context == "default":
+        return DEFAULT_SOCKET
+    return f"the docker context {context}"
 
 
 def open_client() -> Any:
-    """A `docker.DockerClient` for the engine, after checking that it answers and can be used.
+    """Connect a `docker.DockerClient` to the engine, and check that the engine answers and can be used.
 
-    Raises EngineError, with the cause (none there, not allowed, too old, Podman, not answering) and the remedy.
+    Raises EngineError if no engine answers, if it may not be used, or if it is Podman or too old.
     """
     import docker  # type: ignore[import-untyped]
     from docker.utils import version_lt  # type: ignore[import-untyped]
@@ -53,7 +61,7 @@ def open_client() -> Any:
         try:
             client = docker.from_env(timeout=VERSION_SECONDS)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            # An address that is not a URL, a config.json of other types than docker writes.
+            # DOCKER_HOST is not a URL, or the types of values in config.json are not those that docker writes.
             raise docker.errors.DockerException(str(error)) from None
     try:
         with engine_errors("answer"):
@@ -61,10 +69,10 @@ def open_client() -> Any:
         kind = "Podman" if "Podman" in str(version) else f"Docker Engine {version.get('Version', '')}"
         if kind == "Podman" or version_lt(version["ApiVersion"], OLDEST_API):
             raise EngineError(
-                f"the engine at {address()} is {kind}, and images need Docker Engine 20.10 or later",
+                f"the engine at {describe_address()} is {kind}, and images need Docker Engine 20.10 or later",
                 remedy="name another engine with DOCKER_HOST; `flagbench run --via native` needs none",
             )
-    except BaseException:
+    except BaseException:  # KeyboardInterrupt included: the connection is closed in any case.
         client.close()
         raise
     client.api.timeout = _REQUEST_SECONDS
@@ -73,23 +81,37 @@ def open_client() -> Any:
 
 @contextmanager
 def engine_errors(doing: str) -> Iterator[None]:
-    """Turns what docker-py raises while the engine is to be `doing` something into EngineError."""
+    """Turn what docker-py raises into EngineError.
+
+    Args:
+        doing: what the engine is asked to do in the `with` block, to follow `the engine could not`.
+    """
     import urllib3.exceptions
     from docker.errors import DockerException  # type: ignore[import-untyped]
 
     try:
         yield
     except (DockerException, OSError, urllib3.exceptions.HTTPError) as error:
-        cause = _cause(error)
-        if explanation := getattr(cause, "explanation", None):
-            raise EngineError(f"the engine could not {doing}: {redact(str(explanation))}", remedy=_CHECK) from None
-        remedy = _JOIN if isinstance(cause, PermissionError) else _CHECK
-        problem = f"no container engine answers at {address()}: {redact(str(cause))}"
+        cause = _find_cause(error)
+        explanation = getattr(cause, "explanation", None)
+        if explanation:
+            problem = f"the engine could not {doing}: {redact(str(explanation))}"
+            raise EngineError(problem, remedy=_CHECK_REMEDY) from None
+        remedy = _CHECK_REMEDY
+        if isinstance(cause, PermissionError):
+            remedy = _JOIN_REMEDY
+        problem = f"no container engine answers at {describe_address()}: {redact(str(cause))}"
         raise EngineError(problem, remedy=remedy) from None
 
 
-def _cause(error: BaseException) -> BaseException:
-    """The engine's own answer, or the system's error, beneath what the HTTP libraries wrap around it."""
-    while not getattr(error, "explanation", None) and (inner := error.__cause__ or error.__context__):
+def _find_cause(error: BaseException) -> BaseException:
+    """Find the engine's own answer, or the system's error, beneath what the HTTP libraries wrap around it.
+
+    The engine's answer is a docker-py exception with an `explanation`.
+    """
+    while not getattr(error, "explanation", None):
+        inner = error.__cause__ or error.__context__
+        if inner is None:
+            return error
         error = inner
     return error

@@ -1,6 +1,6 @@
-"""Errors of builds and of the engine.
+"""Errors of builds and of the engine, and the patterns that recognise their causes in docker's output.
 
-Causes whose remedy is ours to know are recognised in docker's output; any other is reported in docker's own words.
+A cause that has a remedy of its own is recognised by an `ErrorPattern`. Any other is reported in docker's own words.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import NamedTuple
 from flagbench.errors import FlagbenchError
 from flagbench_core.exit_codes import ExitCode
 
-# What a step of a build prints has the step's number and the time before it.
 _STEP = r"^(?:#\d+ )?(?:\d+\.\d+ )?"
+"""The beginning of a line that a step of a build prints: BuildKit puts the step's number and the time before it."""
 _DENIED = (
     r"(?i)unauthorized|authentication required|access denied|access forbidden|no basic auth|insufficient_scope"
     r"|authorization failed|status(?: code)?:? 40[13]|toomanyrequests"
 )
-_OTHER_BASE = (
+"""How registries refuse access, in the words of the client, of containerd and of BuildKit."""
+_OTHER_BASE_REMEDY = (
     "check its name and the engine's network and proxy, or load the image from a file (`docker load`) and name it "
     "with --base"
 )
 _HINTS = ("View build details", "See 'docker")
-"""How lines begin that may follow docker's reason."""
+"""The beginnings of lines that the client may print after its reason."""
 
 
 class BuildFailed(FlagbenchError):
@@ -34,18 +35,22 @@ class BuildFailed(FlagbenchError):
 
 
 class EngineError(FlagbenchError):
-    """The engine or its client is missing or too old, may not be used, went away, or refused a request."""
+    """The engine or its client is missing or too old, may not be used, stopped, or refused a request."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message, remedy=remedy, code=ExitCode.ENGINE)
 
 
 class ErrorPattern(NamedTuple):
-    """A cause, known by a pattern in a text; `{}` fields are its groups, and what `match_pattern` is given."""
+    """A cause of errors, and the pattern that recognises it in a command's output."""
 
     pattern: str
+    """A regular expression; ^ and $ match at every line."""
     cause: str
+    """The cause as an error reports it. Fields in braces are the pattern's groups, and the words that `match_pattern`
+    is given."""
     remedy: str
+    """The remedy for a person, with the same fields."""
 
 
 _DISK = ErrorPattern(
@@ -58,7 +63,6 @@ _PRIVATE = ErrorPattern(
     "the registry does not let you pull the base: {reason}",
     "log in with `docker login`, or name another image with --base",
 )
-
 _OTHER_PLATFORM = ErrorPattern(
     r"no match(?:ing manifest)? for (?:platform|\S+/\S+) in (?:the )?manifest",
     "the base is an index of images without one for the stack's platform: {reason}",
@@ -66,7 +70,6 @@ _OTHER_PLATFORM = ErrorPattern(
     "--base",
 )
 
-# In each list the first pattern that matches counts: a symptom that several causes share comes after all of them.
 BUILD = (
     _DISK,
     ErrorPattern(
@@ -101,13 +104,16 @@ BUILD = (
     ErrorPattern(
         r"^ > \[[^\]]+\] (?:load metadata for|FROM) (?P<base>\S+):$",
         "the base {base} cannot be pulled: {reason}",
-        _OTHER_BASE,
+        _OTHER_BASE_REMEDY,
     ),
     ErrorPattern(
         "", "{reason}", "see the step's output; `flagbench render` writes the Dockerfile and all that it copies"
     ),
 )
-PULL = (_DISK, _OTHER_PLATFORM, _PRIVATE, ErrorPattern("", "{reason}", _OTHER_BASE))
+"""The causes of errors of `docker build`. The first pattern that matches counts, here and in the other two: a symptom
+that several causes share comes after all of them, and the last pattern matches every text."""
+PULL = (_DISK, _OTHER_PLATFORM, _PRIVATE, ErrorPattern("", "{reason}", _OTHER_BASE_REMEDY))
+"""The causes of errors of `docker pull`."""
 PUSH = (
     ErrorPattern(
         _DENIED + "|denied|forbidden",
@@ -116,23 +122,27 @@ PUSH = (
     ),
     ErrorPattern("", "{reason}", "check the registry's name, its certificate, and the engine's network and proxy"),
 )
+"""The causes of errors of `docker push`."""
 
 
-def last_words(lines: Sequence[str]) -> str:
-    """The reason that a docker command gives at the end of what it printed."""
+def find_reason(lines: Sequence[str]) -> str:
+    """Find the reason that a docker command gives at the end of its output: the last line that is not a hint."""
     for line in reversed(lines):
-        words = line.strip()
-        if words and not words.startswith(_HINTS):
-            return words
+        text = line.strip()
+        if text and not text.startswith(_HINTS):
+            return text
     return "docker gives no reason"
 
 
 def match_pattern(patterns: Iterable[ErrorPattern], text: str, **words: str) -> ErrorPattern | None:
-    """The first of the patterns that is in the text, with its groups and `words` in the `{}` fields."""
+    """Find the first of the patterns that matches somewhere in a text; None if none does.
+
+    The fields in its cause and remedy are filled with the groups that matched and with `words`.
+    """
     for pattern in patterns:
         match = re.search(pattern.pattern, text, re.MULTILINE)
         if match is None:
             continue
-        words |= match.groupdict(default="")
-        return pattern._replace(cause=pattern.cause.format(**words), remedy=pattern.remedy.format(**words))
+        fields = {**words, **match.groupdict(default="")}
+        return pattern._replace(cause=pattern.cause.format(**fields), remedy=pattern.remedy.format(**fields))
     return None

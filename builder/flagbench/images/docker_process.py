@@ -1,4 +1,7 @@
-"""The docker command: finding the one that builds, and running it with its output shown and kept."""
+"""The docker command: finds one that can build, and runs it while its output is shown and kept.
+
+`DockerEngine` (docker.py) runs builds, pulls and pushes with it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from fcntl import ioctl
 from threading import Thread
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from flagbench.images.docker_errors import EngineError
 from flagbench.system.queries import Ending, ask
@@ -22,26 +25,38 @@ from flagbench.system.signals import raising_interrupt
 from flagbench_core.redaction import redact
 
 DOCKER_VARIABLE = "FLAGBENCH_DOCKER"
-"""Names the docker command to use, instead of the first usable one on PATH."""
-# The client of 20.10 does not end when it is interrupted once while its context comes from standard input. Killed, it
-# takes the build with it.
+"""The environment variable that names the docker command to use, instead of the first usable one on PATH."""
 _STOP_SECONDS = 2
-# A cause may be far above the end: pip reports a certificate long before it gives up.
+"""How long an interrupted command may take to end before it is killed. The client of Docker 20.10 ignores an
+interrupt while it reads the context from standard input; if it is killed, the engine cancels the build."""
 _KEPT_LINES = 200
-# Cursor movements, colours and window titles of the progress that is drawn on a terminal.
+"""Most lines of output that are kept to find the cause of an error. The cause may be far above the end: pip reports a
+certificate that it does not trust long before it gives up."""
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
+"""Cursor movements, colours and window titles in progress that is drawn on a terminal."""
+
+
+class DockerResult(NamedTuple):
+    """The end of a docker command."""
+
+    code: int
+    """Its exit status."""
+    lines: list[str]
+    """The last lines that it printed, at most _KEPT_LINES, without secrets and escape sequences."""
 
 
 def find_docker(*, builds: bool = False) -> str:
-    """The docker command that FLAGBENCH_DOCKER names, else the first on PATH; `builds`: one that has BuildKit.
+    """Find the docker command: the one that FLAGBENCH_DOCKER names, else the first on PATH.
 
-    Raises EngineError if there is none.
+    Args:
+        builds: whether it has to build images with BuildKit.
+
+    Raises EngineError if there is no such command.
     """
     named = os.environ.get(DOCKER_VARIABLE)
-    folders: list[str | None] = [None]
-    if not named:
-        folders = [*os.get_exec_path()]
-    problem = f"{named or 'docker'} is not installed"
+    folders: list[str | None] = [*os.get_exec_path()]
+    if named:
+        folders = [None]  # `which` then looks at all of PATH, or takes the path that is named.
     without_buildkit = ""
     for folder in folders:
         path = shutil.which(named or "docker", path=folder)
@@ -50,6 +65,7 @@ def find_docker(*, builds: bool = False) -> str:
         if not builds or _has_buildkit(path):
             return path
         without_buildkit = without_buildkit or path
+    problem = f"{named or 'docker'} is not installed"
     if without_buildkit:
         problem = f"{without_buildkit} cannot build images: BuildKit is missing"
     raise EngineError(
@@ -60,7 +76,7 @@ def find_docker(*, builds: bool = False) -> str:
 
 
 def _has_buildkit(docker: str) -> bool:
-    """Whether it builds with BuildKit: by itself before 23.0, and with its buildx plugin since."""
+    """Whether a docker command builds with BuildKit: clients before 23.0 include it, later ones need a plugin."""
     return ask([docker, "build", "--help"], DOCKER_BUILDKIT="1").ending is Ending.ANSWERED
 
 
@@ -71,22 +87,25 @@ def run_docker(
     content: Iterable[bytes] | None = None,
     show: TextIO | None = None,
     secrets: Sequence[str] = (),
-) -> tuple[int, list[str]]:
-    """Run a docker command to its end; returns its exit status and the last lines that it printed.
+) -> DockerResult:
+    """Run a docker command to its end.
 
-    `content` is its standard input. What it prints goes to `show` without credentials and `secrets`; where `show` is
-    a terminal, the command draws its progress. It does not while there are secrets: a line that is drawn is cut to
-    the terminal's width, and a secret in it too, which would not be recognised.
+    A signal to this process interrupts the command, which then cancels what the engine does for it, and raises
+    KeyboardInterrupt. An exception of `content` kills the command.
 
-    A signal interrupts the command, which then cancels what the engine does for it, and raises KeyboardInterrupt; an
-    exception of `content` kills it.
+    Args:
+        content: chunks of its standard input.
+        show: gets what it prints, without credentials and `secrets`. If it is a terminal, the command draws its
+            progress, unless there are secrets: a drawn line is cut to the terminal's width, and so might a secret be,
+            which would not be recognised then.
+        secrets: texts that are replaced in its output.
     """
     if show is not None and show.isatty() and not secrets:
-        output, its_output = pty.openpty()
-        with suppress(OSError):  # of the same size
-            ioctl(output, termios.TIOCSWINSZ, ioctl(show.fileno(), termios.TIOCGWINSZ, bytes(8)))
+        output, output_of_command = pty.openpty()
+        with suppress(OSError):  # Without the size the command still draws, for a terminal of its default size.
+            _copy_window_size(show, output)
     else:
-        output, its_output = os.pipe()
+        output, output_of_command = os.pipe()
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
     stdin = subprocess.DEVNULL
     if content is not None:
@@ -96,18 +115,20 @@ def run_docker(
             command,
             env=dict(environment),
             stdin=stdin,
-            stdout=its_output,
-            stderr=its_output,
+            stdout=output_of_command,
+            stderr=output_of_command,
+            # In a session of its own a Ctrl-C at the terminal reaches this process alone, which passes it on below.
             start_new_session=True,
         )
-        reader = Thread(target=_read, args=(output, lines, show, secrets), daemon=True)
+        reader = Thread(target=_read_output, args=(output, lines, show, secrets), daemon=True)
         try:
-            os.close(its_output)
+            os.close(output_of_command)  # Only the command's copy is left, so its end is the end of the output.
             reader.start()
             if process.stdin is not None:
-                with suppress(BrokenPipeError):  # a command that ends early says why itself
+                with suppress(BrokenPipeError):  # A command that ends early prints the reason.
                     process.stdin.writelines(content or ())
-                    process.stdin.close()  # not if `content` fails: docker would take a part for the whole
+                    # Not closed if `content` fails: docker would take the part that it has read for the whole.
+                    process.stdin.close()
             process.wait()
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
@@ -119,14 +140,20 @@ def run_docker(
             process.wait()
             reader.join()
             if process.stdin is not None:
-                with suppress(OSError):
+                with suppress(OSError):  # What is still buffered cannot be written any more.
                     process.stdin.close()
-    return process.returncode, list(lines)
+    return DockerResult(process.returncode, list(lines))
 
 
-def _read(output: int, lines: deque[str], show: TextIO | None, secrets: Sequence[str]) -> None:
-    """In a thread: keep each line, and show what is printed, until the command has closed its output."""
-    # A terminal's other end ends with an error (EIO), a pipe without.
+def _copy_window_size(terminal: TextIO, output: int) -> None:
+    """Give a pseudo-terminal, by its file descriptor, the size of a terminal. Raises OSError."""
+    size = ioctl(terminal.fileno(), termios.TIOCGWINSZ, bytes(8))  # struct winsize: four unsigned shorts
+    ioctl(output, termios.TIOCSWINSZ, size)
+
+
+def _read_output(output: int, lines: deque[str], show: TextIO | None, secrets: Sequence[str]) -> None:
+    """Keep each line that a command prints and show it, until the command closes its output. Runs in a thread."""
+    # At its end a pseudo-terminal raises an error (EIO), and a pipe none.
     with suppress(OSError), open(output, encoding="utf-8", errors="replace", newline="") as printed:
         for line in printed:
             text = redact(line, secrets)
@@ -136,4 +163,4 @@ def _read(output: int, lines: deque[str], show: TextIO | None, secrets: Sequence
                     show.write(text)
                     show.flush()
             except (OSError, ValueError):
-                show = None  # its reader is gone; the command continues
+                show = None  # Its reader is gone, or it was closed. The command continues.

@@ -1,7 +1,7 @@
-"""`flagbench pull`: an image from a bucket into the engine, through `docker load`.
+"""`flagbench pull`: downloads an image from a bucket, and loads it into the engine with `docker load`.
 
-Every blob is compared with the digest that names it. The engine compares each layer that it loads with its diff id in
-the image's configuration.
+Every blob (a layer, or the image's configuration) is compared with the digest that names it. The engine compares each
+layer that it loads with its diff id, the digest of the uncompressed layer, in the configuration.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from flagbench.images.render.directory import tar_chunks
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import require_base, resolve_image
 
-_OTHER_LAYER = re.compile(r"(?i)diff ?id")
-"""In an engine's error: a layer's content is not what the configuration names."""
+_WRONG_LAYER = re.compile(r"(?i)diff ?id")
+"""An engine's error matches it if the content of a layer does not have the diff id in the configuration."""
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """An image that is in the engine now."""
+    """An image that the engine has after a pull."""
 
     source: BucketImage
     image: ImageInfo
     manifest: str
-    """`sha256:<64 hex>`."""
+    """The digest of its manifest, `sha256:<64 hex>`."""
     config: str
-    """`sha256:<64 hex>` of the configuration, which is the image's id in an engine with the classic store."""
+    """`sha256:<64 hex>` of the configuration, which is the image's id in an engine with the classic image store."""
     downloaded: int
-    """Bytes of layers; 0 where the engine has the image."""
+    """Bytes of the layers that were downloaded; 0 if the engine had the image already."""
     loaded: bool
     """Whether the engine lacked the image."""
 
     def as_json(self) -> dict[str, object]:
-        """For `--json`."""
+        """Return the values that `flagbench pull --json` prints."""
         return {
             "source": self.source.url,
             "image": self.source.local_name,
@@ -63,7 +63,14 @@ class Pulled:
 
 
 def find_in_bucket(image: str, bucket: str | None) -> BucketImage:
-    """The image that `pull` is given, `CASE:STACK` in `bucket` or its own address. Raises FlagbenchError (usage)."""
+    """Find the address of the image that `flagbench pull` is given.
+
+    Args:
+        image: an address in a bucket, or `CASE:STACK`.
+        bucket: the address of a bucket, which `CASE:STACK` needs; None if --from is not given.
+
+    Raises FlagbenchError (usage) if the two do not go together, or name no image.
+    """
     if is_in_bucket(image):
         if bucket is not None:
             raise FlagbenchError(f"{brief(image)} names its bucket itself", remedy="leave out --from")
@@ -88,10 +95,11 @@ def find_in_bucket(image: str, bucket: str | None) -> BucketImage:
 def pull(source: BucketImage, engine: DockerEngine, progress: Progress) -> Pulled:
     """Bring an image into the engine, under its name without the bucket.
 
-    Raises FlagbenchError: usage (2) where there is no such image, data (3) where a part of it is damaged or missing,
-    engine or network (15), also where a disk is full.
+    Raises FlagbenchError: usage (2) if there is no such image, data (3) if a part of it is damaged or missing, engine
+    (15) for the engine, the network or a full disk.
     """
-    bucket, name = ImageBucket(source.bucket, source.name), source.local_name
+    bucket = ImageBucket(source.bucket, source.name)
+    name = source.local_name
     content = bucket.read_manifest(source.reference)
     if content is None:
         raise FlagbenchError(
@@ -101,39 +109,60 @@ def pull(source: BucketImage, engine: DockerEngine, progress: Progress) -> Pulle
     manifest = decode(content, ImageManifest, f"the manifest of {source.url}")
     with blob_folder() as folder:
         config_file = folder / "config.json"
-        bucket.get_blob(manifest.config, config_file, lambda count: None)
+        bucket.get_blob(manifest.config, config_file)
         config = decode(config_file.read_bytes(), Config, f"the configuration of {source.url}")
         diff_ids = tuple(config.rootfs.diff_ids)
         if len(diff_ids) != len(manifest.layers):
             raise damaged_image(f"{source.url} has {len(manifest.layers)} layers, its configuration {len(diff_ids)}")
-        image = _in_engine(engine, name, manifest, config)
-        loaded, downloaded = image is None, 0
+        image = _find_in_engine(engine, name, manifest, config)
+        is_missing = image is None
+        downloaded = 0
         if image is None:
-            wanted = manifest.layers[_count_present_layers(engine, diff_ids) :]
-            files = {layer: folder / layer.digest.removeprefix("sha256:") for layer in wanted}
+            missing_layers = manifest.layers[_count_present_layers(engine, diff_ids) :]
+            files = {layer: folder / layer.digest.removeprefix("sha256:") for layer in missing_layers}
             downloaded = sum(layer.size for layer in files)
             with progress.bar(f"downloading {name}", downloaded) as show:
                 for layer, file in files.items():
                     bucket.get_blob(layer, file, show)
             progress.note(f"loading {name} into the engine")
-            try:
-                engine.load(tar_chunks(_archive(manifest, config_file, files, name)))
-            except EngineError as error:
-                if _OTHER_LAYER.search(error.message):
-                    raise damaged_image(f"a layer of {source.url} does not match its configuration") from error
-                raise
-            image = engine.inspect(name)
-            if image is None or image.layers != diff_ids:
-                raise EngineError(
-                    f"the engine loaded {name} as another image than {manifest.config.digest}",
-                    remedy="update the engine, or pull from a server that serves the bucket as a registry",
-                )
+            archive = _archive_members(manifest, config_file, files, name)
+            image = _load(source, archive, diff_ids, manifest.config.digest, engine)
     engine.tag(image.id, name)
-    return Pulled(source, image, digest_of(content), manifest.config.digest, downloaded, loaded)
+    return Pulled(source, image, digest_of(content), manifest.config.digest, downloaded, is_missing)
 
 
-def _in_engine(engine: DockerEngine, name: str, manifest: ImageManifest, config: Config) -> ImageInfo | None:
-    """The image, if the engine has it; with the containerd image store, whose ids are others, under its name."""
+def _load(
+    source: BucketImage,
+    archive: dict[str, Path | bytes],
+    diff_ids: tuple[str, ...],
+    config_digest: str,
+    engine: DockerEngine,
+) -> ImageInfo:
+    """Load an archive into the engine, and check that the engine has the image then.
+
+    Raises FlagbenchError (data) if a layer is damaged, and EngineError if the engine fails or has another image.
+    """
+    try:
+        engine.load(tar_chunks(archive))
+    except EngineError as error:
+        if _WRONG_LAYER.search(error.message):
+            raise damaged_image(f"a layer of {source.url} does not match its configuration") from error
+        raise
+    image = engine.inspect(source.local_name)
+    if image is None or image.layers != diff_ids:
+        raise EngineError(
+            f"the engine loaded {source.local_name} as another image than {config_digest}",
+            remedy="update the engine, or pull from a server that serves the bucket as a registry",
+        )
+    return image
+
+
+def _find_in_engine(engine: DockerEngine, name: str, manifest: ImageManifest, config: Config) -> ImageInfo | None:
+    """Find the image in the engine; None if the engine does not have it.
+
+    With the containerd image store the id of an image is not the digest of its configuration. There the image with
+    the same name, layers and labels is taken.
+    """
     if engine.names_configurations():
         return engine.inspect(manifest.config.digest)
     image = engine.inspect(name)
@@ -145,24 +174,32 @@ def _in_engine(engine: DockerEngine, name: str, manifest: ImageManifest, config:
 
 
 def _count_present_layers(engine: DockerEngine, diff_ids: tuple[str, ...]) -> int:
-    """How many of the lowest layers another image of the engine has: those are not loaded."""
+    """Count the lowest layers that another image of the engine has: those need not be loaded."""
     if not engine.names_configurations():
-        return 0  # the containerd store needs the compressed layers, too
-    return max((_count_shared_layers(image.layers, diff_ids) for image in engine.images()), default=0)
+        return 0  # The containerd image store needs every layer in compressed form, too.
+    most = 0
+    for image in engine.images():
+        most = max(most, _count_shared_layers(image.layers, diff_ids))
+    return most
 
 
-def _count_shared_layers(first: Sequence[str], second: Sequence[str]) -> int:
-    """How many of the lowest layers are the same."""
+def _count_shared_layers(layers: Sequence[str], other_layers: Sequence[str]) -> int:
+    """Count the lowest layers that two images share."""
     count = 0
-    for layer, second_layer in zip(first, second, strict=False):
-        if layer != second_layer:
+    for layer, other_layer in zip(layers, other_layers, strict=False):
+        if layer != other_layer:
             break
         count += 1
     return count
 
 
-def _archive(manifest: ImageManifest, config: Path, files: dict[Layer, Path], name: str) -> dict[str, Path | bytes]:
-    """What `docker load` reads: every layer of the image is named, those that the engine has are not in it."""
+def _archive_members(
+    manifest: ImageManifest, config: Path, files: dict[Layer, Path], name: str
+) -> dict[str, Path | bytes]:
+    """Build the members of the archive that `docker load` reads: content or its file, by path in the archive.
+
+    The archive names every layer of the image, and contains only those in `files`; the engine has the others.
+    """
     paths = [_layer_path(layer) for layer in manifest.layers]
     description = {"Config": "config.json", "RepoTags": [name], "Layers": paths}
     members: dict[str, Path | bytes] = {"manifest.json": json.dumps([description]).encode(), "config.json": config}

@@ -1,4 +1,8 @@
-"""`flagbench push`: an image of the engine into a registry, with the engine's own client, or into a bucket."""
+"""`flagbench push`: puts an image of the engine into a registry, with `docker push`, or into a bucket.
+
+A bucket gets the image's blobs (its layers and its configuration) and then its manifest, laid out as a registry's
+(`bucket.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import msgspec
 from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import find_reference, is_on_docker_hub, is_prefix
-from flagbench.images.bucket import ImageBucket, Put, blob_folder
+from flagbench.images.bucket import BlobOrigin, ImageBucket, blob_folder, short_digest
 from flagbench.images.docker import DockerEngine, ImageInfo
 from flagbench.images.docker_archive import Descriptor, Layer, digest_of, read_archive
 from flagbench.images.tags import BASE_NAME_LABEL
@@ -28,85 +32,99 @@ class LocalImage:
     """`flagbench/CASE:STACK-VERSION`."""
     info: ImageInfo
     tags: tuple[str, ...]
-    """The fixed tag, then those that move and name the same image."""
+    """The fixed tag, then the moving tags that name the same image."""
 
 
 @dataclass(frozen=True)
 class PushedBlob:
-    """What became of a layer or of the configuration."""
+    """A layer or a configuration after a push to a bucket."""
 
     digest: str
+    """`sha256:<64 hex>`."""
     size: int
-    how: Put
+    """Bytes, compressed."""
+    how: BlobOrigin
+    """How it got into the bucket."""
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """An image that is in a registry or a bucket now."""
+    """An image after a push to a registry or a bucket."""
 
     place: str
-    """`HOST[/PATH]/flagbench/CASE`, or `s3://BUCKET/flagbench/CASE`."""
+    """The repository: `HOST[/PATH]/flagbench/CASE`, or `s3://BUCKET/flagbench/CASE`."""
     tags: tuple[str, ...]
     digest: str
     """`sha256:<64 hex>` of the manifest."""
     image_id: str
-    """The engine's id of it: of most engines, the digest of the configuration."""
+    """The engine's id of the image, which in most engines is the digest of the configuration."""
     blobs: tuple[PushedBlob, ...] | None = None
-    """None for a registry, whose blobs the engine sends."""
+    """The layers and the configuration; None for a registry, to which the engine sends them."""
 
     @property
     def bytes_sent(self) -> int | None:
-        """Bytes that were uploaded to a bucket."""
+        """Bytes that were uploaded to a bucket; None for a registry."""
         if self.blobs is None:
             return None
         return sum(blob.size for blob in self.blobs if blob.how == "uploaded")
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the values that `flagbench push --json` prints."""
         return {**asdict(self), "bytes_sent": self.bytes_sent}
 
 
 def find_local_image(name: str, aliases: tuple[str, ...], engine: DockerEngine) -> LocalImage:
-    """The image of that name, and which of its aliases still name it. Raises FlagbenchError (usage) without it."""
+    """Find an image in the engine, and those of its aliases that still name the same image.
+
+    Raises FlagbenchError (usage) if the engine has no image of that name.
+    """
     info = engine.inspect(name)
     if info is None:
         raise FlagbenchError(
             f"the engine has no image {name}",
             remedy=f"build it first: `flagbench build {name.removeprefix('flagbench/').rpartition('-')[0]}`",
         )
-    names = [name]
+    tags = [_tag_of(name)]
     for alias in aliases:
         image = engine.inspect(alias)
         if image is not None and image.id == info.id:
-            names.append(alias)
-    return LocalImage(name, info, tuple(reference.rpartition(":")[2] for reference in names))
+            tags.append(_tag_of(alias))
+    return LocalImage(name, info, tuple(tags))
+
+
+def _tag_of(name: str) -> str:
+    """The tag in `REPOSITORY:TAG`."""
+    return name.rpartition(":")[2]
 
 
 def require_redistributable(stack: Stack, image: ImageInfo) -> None:
-    """Refuse to give the layers of an image's base to others, unless the licence of the base allows it.
+    """Check that the licence of an image's base allows to give its layers to others.
 
-    Raises FlagbenchError (usage).
+    Raises FlagbenchError (usage) if it does not, or if that is not known.
     """
     terms = require_base(stack).redistribution
     base = image.labels.get(BASE_NAME_LABEL) or "this image"
     stack_base = find_reference(stack.base_image or "")
     if stack.base_image is not None and (stack_base is None or base != stack_base.tagged):
-        why = f"it is not the stack's base {stack.base_image}, so its licence is unknown"
+        refusal = f"it is not the stack's base {stack.base_image}, so its licence is unknown"
     elif terms.status == "allowed":
         return
     elif terms.source:
-        why = f"{terms.reason} ({terms.source})"
+        refusal = f"{terms.reason} ({terms.source})"
     else:
-        why = terms.reason
+        refusal = terms.reason
     raise FlagbenchError(
-        f"the layers of the base {base} may not be pushed: {why}",
+        f"the layers of the base {base} may not be pushed: {refusal}",
         remedy="let others build the image; if you may redistribute the base, or if only you can pull from there, "
         "add --i-may-redistribute",
     )
 
 
 def require_registry(to: str, repository: str, *, public: bool) -> None:
-    """Refuse what no registry's address can be. Raises FlagbenchError (usage)."""
+    """Check that `to` is the address of a registry, and that `repository` can be pushed below it.
+
+    Raises FlagbenchError (usage) if not, and for the option --public, which only buckets have.
+    """
     if public:
         raise FlagbenchError("--public is for a bucket", remedy="leave it out: a registry has its own permissions")
     if not is_prefix(to):
@@ -121,9 +139,11 @@ def require_registry(to: str, repository: str, *, public: bool) -> None:
 
 
 def push_to_registry(source: LocalImage, repository: str, engine: DockerEngine, show: TextIO | None) -> Pushed:
-    """`docker push` of every tag to `HOST[/PATH]/flagbench/CASE`, which the image is named in the engine, too.
+    """Push every tag of an image to a repository `HOST[/PATH]/flagbench/CASE` with `docker push`.
 
-    Its progress goes to `show`. Raises EngineError where the registry cannot be reached, or refuses.
+    The image keeps these names in the engine. The progress goes to `show`.
+
+    Raises EngineError if the registry cannot be reached, or refuses the image.
     """
     digest = ""
     for tag in source.tags:
@@ -133,39 +153,39 @@ def push_to_registry(source: LocalImage, repository: str, engine: DockerEngine, 
 
 
 def push_to_bucket(source: LocalImage, bucket: ImageBucket, engine: DockerEngine, progress: Progress) -> Pushed:
-    """Put what the bucket lacks of an image, then its manifest.
+    """Put the blobs of an image that the bucket lacks into it, and then the image's manifest.
 
-    What it has of the image under the fixed tag is neither compressed again nor sent.
+    Layers of an earlier push under the same fixed tag are neither compressed nor sent again.
 
-    Raises FlagbenchError: data (3) where the engine's archive cannot be read, engine (15) for the engine, the network
-    or a full disk.
+    Raises FlagbenchError: data (3) if the engine's archive cannot be read, engine (15) for the engine, the network or
+    a full disk.
     """
     bucket.begin()
     blobs: list[PushedBlob] = []
 
     def put(blob: Descriptor, path: Path) -> None:
-        how = bucket.put_blob(blob, path, progress)
-        blobs.append(PushedBlob(blob.digest, blob.size, how))
-        short = blob.digest.removeprefix("sha256:")[:12]
-        if how == "present":
-            progress.note(f"{short} is in the bucket already")
-        elif how == "copied":
-            progress.note(f"{short} was copied from another image of the bucket")
+        origin = bucket.put_blob(blob, path, progress)
+        blobs.append(PushedBlob(blob.digest, blob.size, origin))
+        if origin == "present":
+            progress.note(f"{short_digest(blob.digest)} is in the bucket already")
+        elif origin == "copied":
+            progress.note(f"{short_digest(blob.digest)} was copied from another image of the bucket")
 
     with blob_folder() as folder:
-        earlier = bucket.find_image(source.tags[0], folder)
+        earlier = bucket.reuse_image(source.tags[0], folder)
         if earlier is not None and earlier.complete and earlier.manifest.config.digest == source.info.id:
             progress.note(f"{source.name} is in the bucket already")
             manifest = earlier.manifest
         else:
             progress.note(f"reading {source.name} from the engine")
-            layers: Mapping[str, Layer] = {}
+            present: Mapping[str, Layer] = {}
             if earlier is not None:
-                layers = earlier.layers
-            manifest = read_archive(engine.save(source.info.id), folder, put, layers)
-    was_put = {blob.digest for blob in blobs}
+                present = earlier.layers
+            manifest = read_archive(engine.save(source.info.id), folder, put, present)
+    listed = {blob.digest for blob in blobs}
+    # An image can have the same layer twice.
     for blob in dict.fromkeys((*manifest.layers, manifest.config)):
-        if blob.digest not in was_put:
+        if blob.digest not in listed:
             blobs.append(PushedBlob(blob.digest, blob.size, "present"))
     content = msgspec.json.encode(manifest)
     bucket.put_manifest(content, source.tags)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.images.docker_errors import BUILD, PULL, PUSH, last_words, match_pattern
+from flagbench.images.docker_errors import BUILD, PULL, PUSH, find_reason, match_pattern
 
 
 def explain(patterns, text):
     """The cause and the remedy of a command that printed this."""
-    return match_pattern(patterns, text, reason=last_words(text.splitlines()), host="r.example")
+    return match_pattern(patterns, text, reason=find_reason(text.splitlines()), host="r.example")
 
 
 @pytest.mark.parametrize(
