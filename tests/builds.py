@@ -35,14 +35,14 @@ def probe():
     from flagbench.errors import FlagbenchError
     from flagbench.images.docker import BuildRequest, DockerEngine
     from flagbench.images.docker_api import open_client
-    from flagbench.images.render.directory import context_tar, rendered
+    from flagbench.images.render.directory import context_tar, make_build_directory
 
     dockerfile = PROBE % (os.environ.get("FLAGBENCH_BASE") or BASE)
     if os.environ.get("FLAGBENCH_APT_SOURCE"):
         dockerfile = dockerfile.partition("RUN")[0]  # packages come from there
     try:
         with closing(open_client()) as client:
-            context = context_tar(rendered("probe", dockerfile, {}), {})
+            context = context_tar(make_build_directory("probe", dockerfile, {}), {})
             DockerEngine(client).build(BuildRequest(context, tags=(TAG,), no_cache=True))
             client.api.remove_image(TAG)
     except FlagbenchError as error:

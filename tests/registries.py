@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from flagbench.images.docker import BuildRequest
-from flagbench.images.render.directory import context_tar, rendered
+from flagbench.images.render.directory import context_tar, make_build_directory
 from flagbench.images.tags import TAG_VERSION
 from running import need
 
@@ -69,7 +69,7 @@ class Bench:
     def build(self, image: str, dockerfile: str, files: dict[str, bytes], base: str = "debian:bookworm-slim") -> str:
         """Build an image that says that it stands on `base`; returns `NAME/IMAGE`."""
         labels = {"dev.flagbench.test": self.name, "org.opencontainers.image.base.name": base}
-        context = context_tar(rendered("test", dockerfile, files), {})
+        context = context_tar(make_build_directory("test", dockerfile, files), {})
         name = f"{self.name}/{image}"
         self.engine.build(BuildRequest(context, tags=(name,), labels=labels, no_cache=True))
         return name

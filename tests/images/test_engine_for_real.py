@@ -10,7 +10,7 @@ import pytest
 
 from flagbench.images.docker import BuildRequest
 from flagbench.images.docker_errors import BuildFailed
-from flagbench.images.render.directory import context_tar, rendered
+from flagbench.images.render.directory import context_tar, make_build_directory
 
 pytest_plugins = ["containers"]
 pytestmark = pytest.mark.docker
@@ -35,7 +35,7 @@ def build(docker_engine, name):
         texts = {path: text.encode() for path, text in (files or {}).items()}
         shown = io.StringIO() if show is None else show
         request = BuildRequest(
-            context_tar(rendered("test", dockerfile, texts), {}), **{"tags": (f"{name}:1",), **options}
+            context_tar(make_build_directory("test", dockerfile, texts), {}), **{"tags": (f"{name}:1",), **options}
         )
         image = docker_engine.build(request, show=shown)
         return image, shown.getvalue()

@@ -21,7 +21,7 @@ from flagbench.cli import main
 from flagbench.images.docker import BuildRequest
 from flagbench.images.lock import BaseUnknown, find_digest
 from flagbench.images.lockfile import DigestOf, Unresolved, load_lock, lock_path, write_lock
-from flagbench.images.render.directory import context_tar, rendered
+from flagbench.images.render.directory import context_tar, make_build_directory
 from flagbench.manifests.load import load_catalog
 from packages import Index
 from running import need
@@ -394,7 +394,7 @@ def test_the_registry_says_the_digest_of_a_base(docker_client, debian, tmp_path,
 def test_an_index_has_the_platform_or_not(registry, docker_engine, debian, flagbench, index, tmp_path):
     """Of an index its image for the platform is locked; without one `lock`, `lock --check` and `build` fail."""
     name = f"{registry.host}/flagbench-test/index-{uuid.uuid4().hex[:12]}"
-    context = context_tar(rendered("arm", "FROM scratch\nCOPY file /file\n", {"file": b""}), {})
+    context = context_tar(make_build_directory("arm", "FROM scratch\nCOPY file /file\n", {"file": b""}), {})
     docker_engine.build(BuildRequest(context, tags=(f"{name}:arm64",), platform="linux/arm64"))
     docker_engine.tag(debian, f"{name}:amd64")
     for tag in ("arm64", "amd64"):

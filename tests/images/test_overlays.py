@@ -31,10 +31,10 @@ def test_every_stack_of_a_vendor_has_an_overlay(catalog):
 
 @pytest.mark.parametrize("stack", CHANGES)
 def test_an_overlay_changes_only_values_of_the_dockerfile(stack, catalog, renderer):
-    heavy = renderer.stack(catalog.stacks[PREFIX + stack])
+    heavy = renderer.render_stack(catalog.stacks[PREFIX + stack])
     made = {"stack": heavy}
     for case in ("distilbert", "llama2-7b-lora"):
-        made[case] = renderer.case(catalog.cases[case], catalog.stacks[PREFIX + stack], heavy)
+        made[case] = renderer.render_case(catalog.cases[case], catalog.stacks[PREFIX + stack], heavy)
     for folder, overlay in made.items():
         committed = (ROOT / "images" / "rendered" / stack / folder / "Dockerfile").read_text(encoding="utf-8")
         expected = with_values(committed, stack, catalog)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flagbench.images.docker import BuildRequest, DockerEngine
-from flagbench.images.render.directory import context_tar, rendered
+from flagbench.images.render.directory import context_tar, make_build_directory
 
 DEBIAN = "debian:bookworm-slim"
 FOLDER = Path(__file__).parent / "dockerfiles"
@@ -89,7 +89,7 @@ def ensure(name: str, every: dict[str, Base], engine: DockerEngine) -> str:
     key = _key(found.id, dockerfile, inputs)
     there = engine.inspect(image(name))
     if there is None or there.labels.get(LABEL) != key:
-        context = context_tar(rendered(f"standin/{name}", dockerfile, {}), inputs)
+        context = context_tar(make_build_directory(f"standin/{name}", dockerfile, {}), inputs)
         engine.build(BuildRequest(context, tags=(image(name),), labels={LABEL: key}))
     return image(name)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flagbench.images.docker import BuildRequest
-from flagbench.images.render.directory import context_tar, rendered
+from flagbench.images.render.directory import context_tar, make_build_directory
 from flagbench_cases.prepare import prepared_folder
 from flagbench_core.exit_codes import ExitCode
 from job_pods import job_documents, kustomization, pod_arguments, pod_environment, request_of, with_init_container
@@ -35,7 +35,7 @@ RUN apt-get update -q && apt-get install -y -q --no-install-recommends awscli
 def aws_image(docker_client: Any, docker_engine: Any, debian: str) -> Iterator[str]:
     """An image with an `aws` command, in place of amazon/aws-cli, which is on Docker Hub."""
     name = f"flagbench-test/aws-cli:{uuid.uuid4().hex[:12]}"
-    docker_engine.build(BuildRequest(context_tar(rendered("aws", DOCKERFILE, {}), {}), tags=(name,)))
+    docker_engine.build(BuildRequest(context_tar(make_build_directory("aws", DOCKERFILE, {}), {}), tags=(name,)))
     yield name
     docker_client.api.remove_image(name)
 

@@ -11,7 +11,7 @@ from flagbench import complete
 from flagbench.cli.options import JsonOption
 from flagbench.console.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.images.render.directory import Rendered, write_tree
+from flagbench.images.render.directory import BuildDirectory, write_tree
 from flagbench.images.render.image import ImageRenderer, find_target
 from flagbench.manifests.load import load_catalog
 
@@ -57,16 +57,16 @@ def command(
     catalog = load_catalog(claims=False)
     renderer = ImageRenderer(catalog, template)
     if image is not None:
-        _show(renderer.tiers(find_target(image, catalog)), out, as_json)
+        _show(renderer.render_tiers(find_target(image, catalog)), out, as_json)
     elif out is not None:
-        _show({rendered.folder: rendered for rendered in renderer.matrix()}, out, as_json)
+        _show({rendered.folder: rendered for rendered in renderer.render_matrix()}, out, as_json)
     elif check:
         _compare(renderer, as_json)
     else:
         _refresh(renderer, as_json)
 
 
-def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
+def _show(images: dict[str, BuildDirectory], out: Path | None, as_json: bool) -> None:
     if out is not None:
         write_tree(images, out)
     if as_json:
@@ -79,7 +79,7 @@ def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
             print(f"wrote {out / folder}")
 
 
-def _as_json(rendered: Rendered, folder: str, out: Path | None) -> dict[str, Any]:
+def _as_json(rendered: BuildDirectory, folder: str, out: Path | None) -> dict[str, Any]:
     document = {
         "name": rendered.name,
         "digest": rendered.digest,
@@ -92,7 +92,7 @@ def _as_json(rendered: Rendered, folder: str, out: Path | None) -> dict[str, Any
 
 
 def _compare(renderer: ImageRenderer, as_json: bool) -> None:
-    differences = renderer.differences()
+    differences = renderer.find_differences()
     if as_json:
         echo_json({"differs": [{"path": path, "diff": diff} for path, diff in differences.items()]})
     else:
@@ -109,7 +109,7 @@ def _refresh(renderer: ImageRenderer, as_json: bool) -> None:
     if as_json:
         echo_json({"changed": changed})
         return
-    images = renderer.committed_images
+    images = renderer.find_committed_images()
     for name in changed:
         print(f"wrote or removed {images / name}")
     if not changed:

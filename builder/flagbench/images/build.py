@@ -1,4 +1,8 @@
-"""`flagbench build`: the stack's image if needed, then the case's, unless they are up to date."""
+"""`flagbench build`: builds the image of a stack, and on it that of a case, unless they are up to date.
+
+A case's image is made in two tiers. The tier of the stack has everything that is installed: torch and the packages of
+the stack's lock. The tier of the case adds the code. `tags.py` describes a tier; `ImageBuilder` builds it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from flagbench.console.progress import Progress
@@ -21,6 +26,7 @@ from flagbench.images.tags import (
     BASE_DIGEST_LABEL,
     CREATED_LABEL,
     REVISION_LABEL,
+    SHORT_DIGEST,
     SOURCE_LABEL,
     BaseImage,
     Tier,
@@ -38,25 +44,24 @@ flash-attn 2.5.9 and 2.7.3, which without MAX_JOBS starts a job for each 9 GiB o
 
 
 def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
-    """Refuse a lock that leaves packages or the base's digest unresolved, unless `--allow-unlocked` is given.
+    """Check that a lock resolves all packages and the base's digest, unless `--allow-unlocked` is given.
 
-    Raises FlagbenchError (usage): there is no base to build on, the base's digest is unresolved and none was
-    named, or packages are unresolved.
+    Raises FlagbenchError (usage) if not, or if there is no base to build on: neither a public one nor --base.
     """
     if options.base is None and lock.base_image is None:
         raise FlagbenchError(
             f"the stack {stack.name} has no public base image",
             remedy=f"name one with --base; how to get it: {require_base(stack).obtain}",
         )
-    open_ends = [entry.pin for entry in lock.unresolved]
-    name_it = ""
+    unresolved = [entry.pin for entry in lock.unresolved]
+    alternative = ""
     if options.base is None and lock.base_digest is None:
-        open_ends.insert(0, f"the digest of {lock.base_image}")
-        name_it = " (or name the base with --base)"
-    if open_ends and not options.allow_unlocked:
+        unresolved.insert(0, f"the digest of {lock.base_image}")
+        alternative = " (or name the base with --base)"
+    if unresolved and not options.allow_unlocked:
         raise FlagbenchError(
-            f"the lock of {stack.name} leaves unresolved: {', '.join(open_ends)}",
-            remedy=f"resolve it with `flagbench lock {stack.name}` on a machine with network access{name_it}, "
+            f"the lock of {stack.name} leaves unresolved: {', '.join(unresolved)}",
+            remedy=f"resolve it with `flagbench lock {stack.name}` on a machine with network access{alternative}, "
             "or build without these pins: --allow-unlocked",
         )
 
@@ -64,11 +69,14 @@ def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
 def resolve_base(
     stack: Stack, lock: Lock, options: BuildOptions, engine: DockerEngine, progress: Progress
 ) -> BaseImage:
-    """The base to build on. A locked digest identifies it, and the build pulls it; any other is pulled if missing.
+    """Find the base to build on.
+
+    A base with a locked digest is not looked up, as the build itself pulls it. Any other is pulled now if the engine
+    does not have it, and gets a name if it was given by its id.
 
     Raises:
-        FlagbenchError: (usage) `--base` names another image than the one a lock without a public base fixed;
-            (build failed) it cannot be pulled.
+        FlagbenchError: (usage) the base is for another platform, or `--base` is not the image that a lock without a
+            public base fixes; (build failed) it cannot be pulled.
     """
     if options.base is None and lock.base_image is not None and lock.base_digest is not None:
         return BaseImage(f"{lock.base_image}@{lock.base_digest}", lock.base_digest, in_registry=True)
@@ -81,12 +89,14 @@ def resolve_base(
     _require_platform(stack, reference, image)
     if lock.base_image is None and not options.allow_unlocked:
         _require_locked_digest(lock, reference, image, digests)
-    if image.id.removeprefix("sha256:").startswith(reference.removeprefix("sha256:")):
-        # An id, or the beginning of one. BuildKit takes only names in FROM.
-        reference = f"{LOCAL}/base:{image.id.removeprefix('sha256:')[:12]}"
+    image_hash = image.id.removeprefix("sha256:")
+    if image_hash.startswith(reference.removeprefix("sha256:")):
+        # The base was given by its id, or the beginning of it. BuildKit takes only names in FROM.
+        reference = f"{LOCAL}/base:{image_hash[:SHORT_DIGEST]}"
         engine.tag(image.id, reference)
     identity = _identify_base(lock, reference, image, digests)
-    # With the containerd image store an image that was loaded has a digest too, its id, and no registry knows it.
+    # With the containerd image store an image that was loaded has a repository digest, too. It equals its id, and no
+    # registry has it.
     return BaseImage(
         reference,
         identity,
@@ -96,19 +106,19 @@ def resolve_base(
 
 
 def _digests_by_name(image: ImageInfo) -> dict[str, str | None]:
-    """The digests by which registries know an image, by the repository's name."""
+    """Collect the digests of an image in registries, by the name of the repository."""
     digests = {}
     for repo_digest in image.repo_digests:
         reference = find_reference(repo_digest)
-        # An engine may call an image without a name `<none>`.
+        # Some engines write `<none>` for an image without a name, which is no reference.
         if reference is not None:
             digests[reference.name] = reference.digest
     return digests
 
 
 def _require_platform(stack: Stack, reference: str, image: ImageInfo) -> None:
-    """Raises FlagbenchError (usage) where a base is for another platform than the stack."""
-    if image.platform and _kind(image.platform) != _kind(stack.platform):
+    """Check that a base is for the stack's platform. Raises FlagbenchError (usage) if not."""
+    if image.platform and _without_variant(image.platform) != _without_variant(stack.platform):
         raise FlagbenchError(
             f"the base {reference} is for {image.platform}, the image to build is for {stack.platform}",
             remedy="name a base of the stack's platform with --base, or add a stack for that of this base",
@@ -116,7 +126,10 @@ def _require_platform(stack: Stack, reference: str, image: ImageInfo) -> None:
 
 
 def _require_locked_digest(lock: Lock, reference: str, image: ImageInfo, digests: Mapping[str, str | None]) -> None:
-    """Raises FlagbenchError (usage) where a lock fixes the digest of its base, and `--base` is another image."""
+    """Check that the base is the one whose digest a lock fixes, if it fixes one.
+
+    Raises FlagbenchError (usage) if it is not.
+    """
     if lock.base_digest is None or lock.base_digest == image.id or lock.base_digest in digests.values():
         return
     raise FlagbenchError(
@@ -127,30 +140,33 @@ def _require_locked_digest(lock: Lock, reference: str, image: ImageInfo, digests
 
 
 def _identify_base(lock: Lock, reference: str, image: ImageInfo, digests: Mapping[str, str | None]) -> str:
-    """`sha256:<64 hex>` of the base's manifest where a registry gave one, else the engine's id of it."""
-    # A mirror of the locked base is the locked base.
+    """Return `sha256:<64 hex>`: of the base's manifest, if a registry gave one, else the engine's id of the base."""
+    # In a mirror the locked base has another name and the same digest.
     if lock.base_digest is not None and lock.base_digest in digests.values():
         return lock.base_digest
     parts = parse_reference(reference)
     return parts.digest or digests.get(parts.name) or image.id
 
 
-def _kind(platform: str) -> list[str]:
-    """System and processor: a variant, such as v8 of arm64, is not always given."""
+def _without_variant(platform: str) -> list[str]:
+    """Split a platform into system and processor, without a variant such as v8 of arm64, which engines may omit."""
     return platform.split("/")[:2]
 
 
 @dataclass(frozen=True)
 class TierResult:
-    """One tier, built or found up to date."""
+    """A tier that was built, or found up to date."""
 
     tier: Tier
     image_id: str
+    """The engine's id of the image, `sha256:<64 hex>`."""
     skipped: bool
+    """Whether it was up to date, so that nothing was built."""
     seconds: float = 0.0
+    """How long the build took, s."""
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the values of a tier that `flagbench build --json` prints."""
         return {
             "tier": self.tier.name,
             "image_id": self.image_id,
@@ -163,26 +179,32 @@ class TierResult:
 
 @dataclass(frozen=True)
 class ImageResult:
-    """One requested image, with the tier below it unless the image was up to date."""
+    """One image that was asked for, with the tiers that were looked at."""
 
     name: str
     """`case:stack`, or the stack's name alone."""
     tiers: tuple[TierResult, ...]
-    """Lowest first; the last is the image itself."""
+    """The stack's tier, then the case's; the last is the image itself. If a case's image is up to date, it is the
+    only one."""
     lock: Lock
-    """The stack's."""
+    """The lock of the stack."""
 
     @property
     def top(self) -> TierResult:
-        """The image itself."""
+        """The tier that is the image itself."""
         return self.tiers[-1]
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`: the image itself at the top level, every tier under `tiers`."""
+        """Return the values that `flagbench build --json` prints.
+
+        Those of the image itself are at the top level, and those of every tier under `tiers`.
+        """
         base = self.top.tier.base
+        values_of_top = self.top.as_json()
+        del values_of_top["tier"], values_of_top["seconds"]
         return {
             "image": self.name,
-            **{key: value for key, value in self.top.as_json().items() if key not in ("tier", "seconds")},
+            **values_of_top,
             "base": {"name": base.reference, "digest": base.identity},
             "lock": self.lock.digest,
             "tiers": [tier.as_json() for tier in self.tiers],
@@ -190,64 +212,73 @@ class ImageResult:
 
 
 class ImageBuilder:
-    """Builds images of one catalog with one engine; a stack's image is built once, however many cases need it."""
+    """Builds images of one catalog with one engine. A stack's image is built only once for all of its cases."""
 
     def __init__(self, catalog: Catalog, options: BuildOptions, engine: DockerEngine, progress: Progress) -> None:
-        """Raises FlagbenchError for a template that cannot be used."""
+        """Read the templates. Raises FlagbenchError if the template of the options cannot be used."""
         self._options = options
         self._engine = engine
         self._progress = progress
         self._renderer = ImageRenderer(catalog, options.template)
         self._secrets = credentials_of(options, os.environ)
         self._revision = commit()
-        self._made: dict[str, TierResult] = {}
+        """The commit of the checkout; None if it is not known."""
+        self._results: dict[str, TierResult] = {}
+        """The tiers that were built or found so far, by digest."""
 
     def build(self, target: ImageTarget) -> ImageResult:
-        """Build an image, or find it up to date.
+        """Build an image, unless it is up to date.
 
-        Raises FlagbenchError: (usage) something is not locked, or an option does not fit; (build failed) a step
+        Raises FlagbenchError: (usage) the lock is not complete, or an option does not fit; (build failed) a step
         failed; (engine) the engine does not answer.
         """
         stack = target.stack
-        lock = self._renderer.lock(stack)
+        lock = self._renderer.find_lock(stack)
         require_locked(stack, lock, self._options)
         base = resolve_base(stack, lock, self._options, self._engine, self._progress)
-        rendered = self._renderer.stack(stack)
-        heavy = stack_tier(stack, rendered, lock, base)
+        stack_directory = self._renderer.render_stack(stack)
+        tier_of_stack = stack_tier(stack, stack_directory, lock, base)
         if target.case is None:
-            return ImageResult(target.name, (self._ensure(heavy),), lock)
-        thin_rendered = self._renderer.case(target.case, stack, rendered)
-        thin = case_tier(target.case, stack, thin_rendered, lock, base, heavy)
-        # A case's image is complete by itself: if it is up to date, that of the stack is not needed.
-        up_to_date = self._up_to_date(thin)
+            return ImageResult(target.name, (self._ensure_built(tier_of_stack),), lock)
+        case_directory = self._renderer.render_case(target.case, stack, stack_directory)
+        tier_of_case = case_tier(target.case, stack, case_directory, lock, base, tier_of_stack)
+        # A case's image contains the layers of the stack's: if it is up to date, that of the stack is not needed.
+        up_to_date = self._reuse(tier_of_case)
         if up_to_date is not None:
             return ImageResult(target.name, (up_to_date,), lock)
-        return ImageResult(target.name, (self._ensure(heavy), self._ensure(thin)), lock)
+        tiers = (self._ensure_built(tier_of_stack), self._ensure_built(tier_of_case))
+        return ImageResult(target.name, tiers, lock)
 
-    def _ensure(self, tier: Tier) -> TierResult:
-        """The tier; it is built if the engine does not have it."""
-        if tier.digest not in self._made:
-            self._made[tier.digest] = self._up_to_date(tier) or self._build(tier)
-        return self._made[tier.digest]
+    def _ensure_built(self, tier: Tier) -> TierResult:
+        """Build a tier, unless the engine has it."""
+        if tier.digest not in self._results:
+            self._results[tier.digest] = self._reuse(tier) or self._build(tier)
+        return self._results[tier.digest]
 
-    def _up_to_date(self, tier: Tier) -> TierResult | None:
-        """The tier as the engine has it, under every tag, if it is the one to build, on the stack that is here."""
+    def _reuse(self, tier: Tier) -> TierResult | None:
+        """Give the engine's image of a tier all of the tier's tags; None if the engine's image is not up to date.
+
+        A case's image is up to date only if it stands on the stack's image that the engine has.
+        """
         if self._options.no_cache:
             return None
-        below = self._engine.inspect(tier.below) if tier.below else None
+        stack_image = None
+        if tier.stack_tag is not None:
+            stack_image = self._engine.inspect(tier.stack_tag)
         # An earlier image of the stack may still have its fixed tag after the moving tags went to another one.
         for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
             image = self._engine.inspect(tag)
             if image is None or self._options.source_url not in (None, image.labels.get(SOURCE_LABEL)):
                 continue
-            if tier.is_made_by(image, below, self._revision):
+            if tier.is_made_by(image, stack_image, self._revision):
                 for name in tier.tags:
                     self._engine.tag(image.id, name)
                 return TierResult(tier, image.id, skipped=True)
         return None
 
     def _build(self, tier: Tier) -> TierResult:
-        request = self._request(tier)
+        """Build a tier with the engine."""
+        request = self._make_request(tier)
         self._progress.note(f"building {tier.name}")
         started = time.monotonic()
         image = self._engine.build(request, show=self._progress.show)
@@ -255,22 +286,25 @@ class ImageBuilder:
         self._progress.note(f"{tier.tags[0]} built in {seconds:.1f}s; also {', '.join(tier.tags[1:])}")
         return TierResult(tier, image.id, skipped=False, seconds=seconds)
 
-    def _request(self, tier: Tier) -> BuildRequest:
+    def _make_request(self, tier: Tier) -> BuildRequest:
+        """Describe the build of a tier for the engine: its context, labels and build arguments."""
         created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
+        # An unknown revision is an empty label: otherwise a case's image would inherit its stack's.
         labels = {**tier.labels, CREATED_LABEL: created, REVISION_LABEL: self._revision or ""}
         if self._options.source_url is not None:
             labels[SOURCE_LABEL] = self._options.source_url
         build_args = dict(tier.build_args)
-        if self._revision is not None and not tier.heavy:
+        if self._revision is not None and not tier.is_stack:
             build_args["FLAGBENCH_COMMIT"] = self._revision
         if tier.compiles:
             build_args["MAX_JOBS"] = str(compiler_jobs(self._engine.resources(), tier.compiles))
             if not self._options.no_cache:
                 build_args["BASE_DIGEST"] = tier.base.identity
-        inputs = make_inputs(self._options, tier.lock) if tier.installs else {}
+        inputs: Mapping[str, Path | bytes] = {}
+        if tier.installs:
+            inputs = make_inputs(self._options, tier.lock)
         return BuildRequest(
-            context=context_tar(tier.rendered, inputs),
+            context=context_tar(tier.directory, inputs),
             tags=tier.tags,
             build_args=build_args,
             labels=labels,
@@ -287,13 +321,17 @@ def build_images(
     engine: DockerEngine,
     progress: Progress,
 ) -> Iterator[ImageResult]:
-    """Build each image in turn, each once."""
+    """Build images one after the other; one that is named twice is built once."""
     builder = ImageBuilder(catalog, options, engine, progress)
-    for target in {target.name: target for target in targets}.values():
+    by_name = {target.name: target for target in targets}
+    for target in by_name.values():
         yield builder.build(target)
 
 
 def compiler_jobs(engine: Resources, stages: int) -> int:
-    """MAX_JOBS for each of `stages` packages that are compiled in parallel; at least 1."""
-    together = min(engine.cpus, engine.memory // JOB_BYTES)
-    return max(1, together // max(1, stages))
+    """Compute MAX_JOBS for each of `stages` packages that are compiled in parallel; at least 1.
+
+    All of their jobs together fit the processors and the memory of the engine's machine.
+    """
+    jobs = min(engine.cpus, engine.memory // JOB_BYTES)
+    return max(1, jobs // max(1, stages))

@@ -1,6 +1,8 @@
-"""The options of a build, checked, and the input files that it gets in addition to its rendered ones.
+"""The options of `flagbench build`, checked, and the input files that they add to a build.
 
-Input files are mounted only while a step installs packages, under the names that images/files/install.sh looks for.
+Input files are certificates, pip's and apt's configuration, and a folder of wheels. They are mounted only while a
+step of the build installs packages, under the names that images/files/install.sh looks for, and do not stay in the
+image.
 """
 
 from __future__ import annotations
@@ -24,13 +26,12 @@ from flagbench_core.redaction import url_secrets
 from flagbench_core.s3.transfers import sha256_of
 
 _UNSAFE = re.compile(r"[\s\"'\\<>^`{|}]")
-"""Quotes, and the characters that RFC 3986 allows in no URL unless they are percent-encoded, braces among them. In
-pip.conf, in a list of apt's sources or in the shell script that reads inputs/apt/url, they could end a line, a word
-or a quoted text."""
+"""Characters that a URL must not have: quotes, and those that RFC 3986 allows only percent-encoded. In pip.conf, in a
+list of apt's sources or in the shell script that reads inputs/apt/url, they could end a line, a word or a string."""
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
-"""Environment variables that hold the URL of a proxy, in lower case."""
+"""The names, in lower case, of environment variables with the URL of a proxy."""
 _MAX_NAMED_PACKAGES = 8
-"""Most packages that an error names."""
+"""Most packages that an error names: about two lines of a terminal."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,15 @@ class BuildOptions:
     """
 
     base: str | None = None
-    """A reference or the id of a local image, instead of the lock's base."""
+    """The reference of an image, or the id of a local one, that replaces the lock's base."""
     pip_source: tuple[str, ...] = ()
-    """URLs of package indexes: the first instead of the default one, more instead of the stack's own extra ones.
-    They may hold credentials."""
+    """URLs of package indexes, which may contain credentials. The first replaces the default index, the others
+    replace the stack's further ones."""
     apt_source: str | None = None
-    """URL of a distribution's archive, or the path of a file of sources lines, instead of the base's own sources."""
+    """The URL of a mirror of the distribution, or the path of a file with lines for sources.list, that replaces the
+    base's own sources."""
     ca_bundle: Path | None = None
-    """A file of certificates (PEM) that downloads are verified with."""
+    """A file with the certificates (PEM) by which downloads are verified."""
     wheelhouse: Path | None = None
     """A folder of wheels and source archives to install from, instead of any index."""
     no_cache: bool = False
@@ -61,7 +63,7 @@ class BuildOptions:
     """URL of the code that images are built from, for their label; the option `--source`."""
 
     def __post_init__(self) -> None:
-        # An image's id, or the beginning of one, reads as a reference too.
+        # An image's id, or the beginning of one, has the form of a reference, too.
         if self.base is not None and find_reference(self.base) is None:
             remedy = "write a name like registry.example/base:1, or an image's id"
             raise FlagbenchError(f"--base: {self.base!r} is not an image reference", remedy=remedy)
@@ -87,32 +89,40 @@ class BuildOptions:
 
 
 def _require_url(url: str, option: str) -> None:
-    """Refuse what is not a URL that is safe in a line of a configuration file. Raises FlagbenchError (usage).
+    """Check that an option is a URL that is safe in a line of a configuration file.
 
-    The URL may hold credentials, so no message repeats it.
+    Raises FlagbenchError (usage) if not. The URL may contain credentials, so the message does not repeat it.
     """
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not (valid and url.isascii() and url.isprintable()) or _UNSAFE.search(url):
+    if not _is_safe_url(url):
         raise FlagbenchError(
             f"{option} is not an http or https URL",
             remedy="write it like https://mirror.example/simple; percent-encode special characters",
         )
 
 
-def make_inputs(options: BuildOptions, lock: Lock) -> Mapping[str, Path | bytes]:
-    """The build's inputs by their path under `inputs/`, each checked.
+def _is_safe_url(url: str) -> bool:
+    """Whether a text is an http or https URL with a host and without unsafe characters."""
+    if not url.isascii() or not url.isprintable() or _UNSAFE.search(url):
+        return False
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # a malformed host or port
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
-    Raises FlagbenchError (usage) for a file of another kind than its option names, or a wheelhouse that lacks
-    something the lock names.
+
+def make_inputs(options: BuildOptions, lock: Lock) -> Mapping[str, Path | bytes]:
+    """Read and check the input files that the options name; content or its file, by path under `inputs/`.
+
+    Raises FlagbenchError (usage) if a file is not of the kind that its option needs, or if the wheelhouse lacks a
+    package of the lock.
     """
     inputs: dict[str, Path | bytes] = {}
     if options.ca_bundle is not None:
         inputs["ca.crt"] = _read(options.ca_bundle, "--ca-bundle")
-        # From the file, as pip does: `cadata` refuses trusted certificates and comments that are not ASCII.
+        # From the file, as pip does: text for `cadata` may have neither trusted certificates nor comments that are
+        # not ASCII.
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=options.ca_bundle)
         except ssl.SSLError:
@@ -133,27 +143,33 @@ def make_inputs(options: BuildOptions, lock: Lock) -> Mapping[str, Path | bytes]
 
 
 def pip_configuration(sources: tuple[str, ...]) -> bytes:
-    """The text of a pip.conf that takes packages from `sources`, the first as the main index."""
-    first, *more = sources
-    lines = ["[global]", f"index-url = {first}"]
-    if more:
-        lines += ["extra-index-url =", *(f"    {url}" for url in more)]
+    """Write a pip.conf with the indexes `sources`, at least one; the first is the main index."""
+    main_index, *further_indexes = sources
+    lines = ["[global]", f"index-url = {main_index}"]
+    if further_indexes:
+        lines.append("extra-index-url =")
+        lines += [f"    {url}" for url in further_indexes]
     http_hosts = set()
     for url in sources:
         parts = urlsplit(url)
         if parts.scheme == "http":
             http_hosts.add(parts.netloc.rpartition("@")[2])
-    if http_hosts:  # pip refuses an index without https unless its host is trusted
-        lines += ["trusted-host =", *(f"    {host}" for host in sorted(http_hosts))]
+    if http_hosts:  # pip refuses an index without https unless its host is trusted.
+        lines.append("trusted-host =")
+        lines += [f"    {host}" for host in sorted(http_hosts)]
     return ("\n".join(lines) + "\n").encode()
 
 
 def credentials_of(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The credentials in the URLs of the options and the proxies, which must not be shown; longest first."""
+    """Collect the credentials in the URLs of the options and of the proxies in `environment`.
+
+    They must not be shown. The longest is first, so that one which contains another is replaced as a whole.
+    """
     urls = [*options.pip_source]
     if options.apt_file is not None:
-        with suppress(OSError):  # `make_inputs` reports it
-            urls += read_file(options.apt_file, TEXT_BYTES).decode("utf-8", "replace").split()
+        with suppress(OSError):  # `make_inputs` reports a file that cannot be read.
+            text = read_file(options.apt_file, TEXT_BYTES).decode("utf-8", "replace")
+            urls += text.split()
     elif options.apt_source is not None:
         urls.append(options.apt_source)
     urls += [value for name, value in environment.items() if name.lower() in _PROXIES]
@@ -164,7 +180,7 @@ def credentials_of(options: BuildOptions, environment: Mapping[str, str]) -> tup
 
 
 def _read(path: Path, option: str) -> bytes:
-    """The content of a file that an option names. Raises FlagbenchError (usage)."""
+    """Read a file that an option names. Raises FlagbenchError (usage) if it cannot be read."""
     try:
         return read_file(path, TEXT_BYTES)
     except OSError as error:
@@ -174,12 +190,12 @@ def _read(path: Path, option: str) -> bytes:
 
 
 def select_package_files(folder: Path, lock: Lock) -> tuple[Path, ...]:
-    """The files of a wheelhouse that the lock names, sorted; the build gets no others.
+    """Select the files of the lock's packages from a folder of wheels and source archives; the result is sorted.
 
-    A locked package needs a file with one of the locked hashes. For an unresolved package, whose hash is unknown, any
-    file of that name and version will do.
+    A locked package needs a file with one of the locked hashes. The hashes of an unresolved package are not known, so
+    every file of its name and version is selected.
 
-    Raises FlagbenchError (usage) for a folder that does not exist or cannot be read, and for missing packages.
+    Raises FlagbenchError (usage) if the folder does not exist or cannot be read, or lacks a package.
     """
     if not folder.is_dir():
         raise FlagbenchError(
@@ -213,10 +229,10 @@ def select_package_files(folder: Path, lock: Lock) -> tuple[Path, ...]:
 
 
 def _package_files(folder: Path) -> dict[tuple[str, Version], list[Path]]:
-    """The wheels and source archives of a folder, by canonical name and version. Raises OSError."""
+    """Find the wheels and source archives of a folder, by canonical name and version. Raises OSError."""
     files: dict[tuple[str, Version], list[Path]] = {}
     for path in sorted(folder.iterdir()):
-        with suppress(InvalidWheelFilename, InvalidSdistFilename):  # other files may lie in the folder
+        with suppress(InvalidWheelFilename, InvalidSdistFilename):  # The folder may have other files, too.
             if path.suffix == ".whl":
                 name, version, _, _ = parse_wheel_filename(path.name)
             else:

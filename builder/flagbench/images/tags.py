@@ -1,4 +1,8 @@
-"""The tags, labels and context digest of an image and of the stack's image it stands on."""
+"""The tags, labels and context digest of an image, and of the stack's image on which a case's image is built.
+
+`flagbench build` gives them to images. The context digest is over everything that decides what an image is; by it a
+build finds out whether an image is up to date, and a record names its image.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,16 @@ from dataclasses import dataclass
 from flagbench.image_reference import LOCAL, image_of, parse_reference
 from flagbench.images.docker import ImageInfo
 from flagbench.images.lockfile import Lock, select_packages
-from flagbench.images.render.directory import Rendered
+from flagbench.images.render.directory import BuildDirectory
 from flagbench.images.render.steps import case_packages, needed_to_compile, stack_packages
 from flagbench.manifests.model import Case
 from flagbench.manifests.stack import Stack
 from flagbench_core import __version__
 
 CONTEXT_LABEL = "dev.flagbench.context"
-"""`sha256:<64 hex>` over all that decides what the image is. It joins all copies of an image."""
+"""`sha256:<64 hex>` over all that decides what the image is. All copies of an image have the same one."""
 BASE_LABEL = "dev.flagbench.base"
-"""`sha256:<64 hex>`: of the base's manifest where a registry gave one, else the engine's id of it."""
+"""`sha256:<64 hex>`: of the base's manifest if a registry gave one, else the engine's id of the base."""
 LOCK_LABEL = "dev.flagbench.lock"
 STACK_LABEL = "dev.flagbench.stack"
 CASE_LABEL = "dev.flagbench.case"
@@ -27,104 +31,114 @@ CREATED_LABEL = "org.opencontainers.image.created"
 REVISION_LABEL = "org.opencontainers.image.revision"
 BASE_NAME_LABEL = "org.opencontainers.image.base.name"
 BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
-"""`sha256:<64 hex>` of the base's manifest in its registry; absent where no registry is known to have it."""
+"""`sha256:<64 hex>` of the base's manifest in its registry; absent if no registry is known to have it."""
 SOURCE_LABEL = "org.opencontainers.image.source"
 LICENSES_LABEL = "org.opencontainers.image.licenses"
 LICENSE = "Apache-2.0"
-"""Of flagbench's own code, as an SPDX expression; what the base and the packages bring has licences of its own."""
+"""The licence of flagbench's own code, an SPDX expression. The base and the packages have their own licences."""
 
-_SHORT = 12
-"""Hex digits of a digest in a tag."""
-# A tag has no room for the `+` of a local version.
+SHORT_DIGEST = 12
+"""Hexadecimal digits of a digest in a tag: docker's own output shows as many."""
 TAG_VERSION = __version__.replace("+", "-")
+"""The version as a part of a tag, which cannot have the `+` of a local version."""
 
 
 @dataclass(frozen=True)
 class BaseImage:
-    """The image that a stack's is built on."""
+    """The image that a stack's image is built on."""
 
     reference: str
-    """As the engine finds it; the build argument BASE."""
+    """The name by which the engine finds it; the build argument BASE."""
     identity: str
-    """`sha256:<64 hex>`: of its manifest where a registry gave one, else the engine's id of it."""
+    """`sha256:<64 hex>`: of its manifest if a registry gave one, else the engine's id of it."""
     in_registry: bool = False
-    """Whether `identity` is the digest that a registry has it under."""
+    """Whether `identity` is its digest in a registry."""
     has_digest_label: bool = False
-    """Whether it carries the label of the digest of its own base, which an image on it would inherit."""
+    """Whether it has the label with the digest of its own base, which an image on it would inherit."""
 
     @property
     def name(self) -> str:
-        """The reference without a digest, which an image's label has beside it."""
+        """The reference without a digest, for a label; the digest has a label of its own."""
         return parse_reference(self.reference).tagged
 
 
 @dataclass(frozen=True)
 class Tier:
-    """One image to build."""
+    """One image to build: the stack's tier of an image, or the case's tier, which is built on it."""
 
-    rendered: Rendered
+    directory: BuildDirectory
     digest: str
     """`sha256:<64 hex>` over all that decides what the image is; its label dev.flagbench.context."""
     tags: tuple[str, ...]
-    """The first is the image's main name."""
+    """The names of the image, `repository:tag`; the first is its main name."""
     build_args: Mapping[str, str]
     labels: Mapping[str, str]
     platform: str
+    """`os/arch`."""
     base: BaseImage
     lock: Lock
-    """The part of the stack's lock that it installs; of a case's tier nothing, or what only that case needs."""
+    """The part of the stack's lock that it installs: in a case's tier nothing, or what only that case needs."""
     compiles: int = 0
-    """How many packages are compiled, each in a stage of its own, all at once."""
-    below: str | None = None
-    """The tag of the stack's image that a case's is built on; None for a stack's own."""
+    """How many packages are compiled, each in a stage of its own, all in parallel."""
+    stack_tag: str | None = None
+    """The tag of the stack's image that a case's is built on; None for the stack's tier."""
 
     @property
     def name(self) -> str:
         """`stack/STACK` or `CASE/STACK`."""
-        return self.rendered.name
+        return self.directory.name
 
     @property
-    def heavy(self) -> bool:
-        """Whether this is the stack's tier, which a case's stands on."""
-        return self.below is None
+    def is_stack(self) -> bool:
+        """Whether this is the stack's tier, and not a case's."""
+        return self.stack_tag is None
 
     @property
     def installs(self) -> bool:
         """Whether packages are installed in it."""
-        return self.heavy or bool(self.lock.entries or self.lock.unresolved)
+        return self.is_stack or bool(self.lock.entries or self.lock.unresolved)
 
     @property
     def fixed_tag(self) -> str:
-        """The tag that names what a stack's image was made from; a case's has its main name.
+        """The tag with a stack's context digest, by which the case's tier names it; of a case its main name.
 
-        The same inputs do not make the same bytes, so a build without the cache moves it to another image.
+        The same inputs do not make the same bytes, so a build without the cache moves the tag to another image.
         """
-        return self.tags[-1] if self.heavy else self.tags[0]
+        if self.is_stack:
+            return self.tags[-1]
+        return self.tags[0]
 
-    def is_made_by(self, image: ImageInfo, below: ImageInfo | None, revision: str | None) -> bool:
-        """Whether an image has this tier's digest as its label and, for a case, the commit and the stack's layers.
+    def is_made_by(self, image: ImageInfo, stack_image: ImageInfo | None, revision: str | None) -> bool:
+        """Whether an image is the one that a build of this tier would make.
 
-        A stack's image contains no code of ours, so its commit does not matter; nor does that of a case if this
-        flagbench knows no commit (None). Layers are compared, not labels: a stack that is built again without the
-        cache has the same label. Without a stack's image a case's is complete by itself.
+        Its label has to be this tier's digest. For a case's image two things more are compared. Its lowest layers
+        have to be those of the stack's image, as that has the same label after it was built again without the cache.
+        Its commit has to be this flagbench's, because it contains our code.
+
+        Args:
+            stack_image: the stack's image that the engine has; None for the stack's tier, or if the engine has none:
+                then layers are not compared, as a case's image is complete by itself.
+            revision: the commit of this flagbench; None if it is not known: then commits are not compared.
         """
         if image.labels.get(CONTEXT_LABEL) != self.digest:
             return False
-        if below is not None and image.layers[: len(below.layers)] != below.layers:
+        if stack_image is not None and image.layers[: len(stack_image.layers)] != stack_image.layers:
             return False
-        return self.heavy or revision is None or image.labels.get(REVISION_LABEL) == revision
+        if self.is_stack or revision is None:
+            return True
+        return image.labels.get(REVISION_LABEL) == revision
 
 
-def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: BaseImage) -> Tier:
-    """The stack's image, with everything that is installed."""
-    digest = _digest(rendered, base, stack.platform, None)
+def stack_tier(stack: Stack, directory: BuildDirectory, lock: Lock, base: BaseImage) -> Tier:
+    """Describe the stack's image, in which everything is installed that all its cases need."""
+    digest = _context_digest(directory, base, stack.platform, None)
     return Tier(
-        rendered=rendered,
+        directory=directory,
         digest=digest,
         tags=(
             image_of("stack", stack.name),
             image_of("stack", stack.name, TAG_VERSION),
-            f"{LOCAL}/stack:{stack.name}-{digest.removeprefix('sha256:')[:_SHORT]}",
+            f"{LOCAL}/stack:{stack.name}-{digest.removeprefix('sha256:')[:SHORT_DIGEST]}",
         ),
         build_args={"BASE": base.reference},
         labels=_labels(stack.title, stack, lock, base, digest),
@@ -134,15 +148,17 @@ def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: BaseImage) ->
     )
 
 
-def case_tier(case: Case, stack: Stack, rendered: Rendered, lock: Lock, base: BaseImage, below: Tier) -> Tier:
-    """The case's image on the stack's: code alone."""
-    digest = _digest(rendered, base, stack.platform, below.digest)
+def case_tier(
+    case: Case, stack: Stack, directory: BuildDirectory, lock: Lock, base: BaseImage, tier_of_stack: Tier
+) -> Tier:
+    """Describe the case's image on the stack's: the code, and packages that only this case needs."""
+    digest = _context_digest(directory, base, stack.platform, tier_of_stack.digest)
     names = dict.fromkeys([stack.name, f"{stack.name}-{TAG_VERSION}", *stack.aliases])
     return Tier(
-        rendered=rendered,
+        directory=directory,
         digest=digest,
         tags=tuple(image_of(case.name, name) for name in names),
-        build_args={"STACK_IMAGE": below.fixed_tag, "FLAGBENCH_CONTEXT_DIGEST": digest},
+        build_args={"STACK_IMAGE": tier_of_stack.fixed_tag, "FLAGBENCH_CONTEXT_DIGEST": digest},
         labels={
             **_labels(f"{case.title} on {stack.title}", stack, lock, base, digest),
             CASE_LABEL: case.name,
@@ -151,23 +167,28 @@ def case_tier(case: Case, stack: Stack, rendered: Rendered, lock: Lock, base: Ba
         base=base,
         lock=select_packages(lock, case_packages(case, stack, lock)),
         compiles=len(needed_to_compile(case, stack.build)),
-        below=below.fixed_tag,
+        stack_tag=tier_of_stack.fixed_tag,
     )
 
 
-def _digest(rendered: Rendered, base: BaseImage, platform: str, below: str | None) -> str:
+def _context_digest(directory: BuildDirectory, base: BaseImage, platform: str, stack_digest: str | None) -> str:
+    """Compute the digest over all that decides what an image is, `sha256:<64 hex>`.
+
+    Args:
+        stack_digest: the context digest of the stack's image that it is built on; None for the stack's image.
+    """
     decisive = {
-        "context": rendered.digest,
+        "context": directory.digest,
         "base": base.identity,
         "platform": platform,
-        "stack": below,
+        "stack": stack_digest,
     }
     text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def _labels(title: str, stack: Stack, lock: Lock, base: BaseImage, digest: str) -> dict[str, str]:
-    """The labels of the OCI image specification, and our own."""
+    """Build the labels of an image: those of the OCI image specification, and our own."""
     labels = {
         "org.opencontainers.image.title": title,
         "org.opencontainers.image.version": __version__,
@@ -181,5 +202,5 @@ def _labels(title: str, stack: Stack, lock: Lock, base: BaseImage, digest: str) 
     if base.in_registry:
         labels[BASE_DIGEST_LABEL] = base.identity
     elif base.has_digest_label:
-        labels[BASE_DIGEST_LABEL] = ""  # a label cannot be removed
+        labels[BASE_DIGEST_LABEL] = ""  # Replaces the base's label, as a label cannot be removed.
     return labels

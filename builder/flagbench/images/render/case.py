@@ -1,4 +1,8 @@
-"""The thin image of a case on a stack: the image side's code, the two manifests it reads, and what only it needs."""
+"""Renders the image of a case on a stack's image: a Dockerfile and the files that it copies.
+
+The image adds to the stack's image the code of flagbench_cases and flagbench_core, the compiled manifests of the case
+and the stack, and the packages that only this case needs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Any
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import LOCAL
 from flagbench.images.lockfile import Lock
-from flagbench.images.render.directory import Rendered, rendered
+from flagbench.images.render.directory import BuildDirectory, make_build_directory
 from flagbench.images.render.quoting import apt_name, index_url, plain_name, variable_name
 from flagbench.images.render.stack import HOME, TINI, interpreter
 from flagbench.images.render.steps import (
@@ -28,38 +32,56 @@ from flagbench.manifests.model import Case
 from flagbench.manifests.stack import Compiled, Stack
 
 PACKAGE = "flagbench_cases"
+"""The package with the code of cases."""
 CASE_MANIFEST = re.compile(rf"{PACKAGE}/cases/[^/]+/case\.json")
+"""The path of a case's compiled manifest."""
 ROOFS_FOLDER = f"{PACKAGE}/cases/roofs"
+"""The code of the case roofs, which measures a device; every case's image has it, for the option --roofs."""
 STACKS = f"{PACKAGE}/shared/stacks"
-"""Every stack's compiled manifest; an image carries only its own."""
+"""The folder of the compiled manifests of all stacks; an image contains only that of its own stack."""
 STACK_TIER = "stack"
-"""Used in place of a case's name in `flagbench/stack:cpu`; no case can have it."""
+"""Replaces a case's name in the name of a stack's image, `flagbench/stack:cpu`; no case can have this name."""
 WHEELS = f"{HOME}/wheels"
-"""Where a stage that compiles leaves its wheel; it does not reach the image."""
+"""The folder in which a stage that compiles a package leaves the wheel; the image does not contain it."""
 
 
 def read_code(*packages: Path) -> dict[str, bytes]:
-    """Every file of the packages, except compiled Python and hidden files: content by path, which begins with the
-    package's name."""
+    """Read every file of Python packages, except compiled Python and hidden files.
+
+    Args:
+        packages: the packages' folders.
+
+    Returns the content by path; a path begins with the package's name.
+    """
     files: dict[str, bytes] = {}
     for package in packages:
         for path in package.rglob("*"):
             name = path.relative_to(package.parent)
-            hidden = any(part == "__pycache__" or part.startswith(".") for part in name.parts)
-            if path.is_file() and path.suffix not in (".pyc", ".pyo") and not hidden:
-                files[name.as_posix()] = path.read_bytes()
+            if path.suffix in (".pyc", ".pyo") or _is_hidden(name) or not path.is_file():
+                continue
+            files[name.as_posix()] = path.read_bytes()
     return files
 
 
+def _is_hidden(path: Path) -> bool:
+    """Whether a path is hidden, or in a folder that is; caches of compiled Python count as hidden."""
+    return any(part == "__pycache__" or part.startswith(".") for part in path.parts)
+
+
 def render_case(
-    case: Case, stack: Stack, stack_rendered: Rendered, lock: Lock, code: Mapping[str, bytes], templates: Templates
-) -> Rendered:
-    """The build directory of a case's image.
+    case: Case,
+    stack: Stack,
+    stack_directory: BuildDirectory,
+    lock: Lock,
+    code: Mapping[str, bytes],
+    templates: Templates,
+) -> BuildDirectory:
+    """Render the build directory of a case's image.
 
     Args:
-        stack_rendered: the stack's build directory; its digest is in a file beside the Dockerfile, so that this
+        stack_directory: the stack's build directory; its digest is in a file next to the Dockerfile, so that this
             directory's digest changes with it.
-        lock: the stack's.
+        lock: the lock of the stack.
         code: the packages, as `read_code` reads them.
 
     Raises:
@@ -76,17 +98,18 @@ def render_case(
     files = code_files(case, stack, code)
     steps = case_steps(case, stack.build, lock)
     if any(steps.values()):
-        files["inputs/README"] = templates.file("inputs.txt")
+        files["inputs/README"] = templates.read_file("inputs.txt")
         programs = install_programs(stack.build, templates)
         files.update(step_files(steps, programs))
         if values["compiled"]:
             files |= {f"steps/wheels/{name}": content for name, content in programs.items()}
-    files["stack.digest"] = f"{stack_rendered.name} {stack_rendered.digest}\n".encode()
-    return rendered(f"{case.name}/{stack.name}", dockerfile, files)
+    # No step of the Dockerfile reads this file.
+    files["stack.digest"] = f"{stack_directory.name} {stack_directory.digest}\n".encode()
+    return make_build_directory(f"{case.name}/{stack.name}", dockerfile, files)
 
 
 def case_values(case: Case, stack: Stack, lock: Lock) -> dict[str, Any]:
-    """What a case's template may use.
+    """Collect the variables of a case's template; images/README.md documents them.
 
     Raises FlagbenchError (usage) for a value that cannot be written to a Dockerfile.
     """
@@ -101,14 +124,14 @@ def case_values(case: Case, stack: Stack, lock: Lock) -> dict[str, Any]:
         "python": interpreter(stack),
         "wheels": WHEELS,
         "indexes": [index_url(url) for url in stack.build.indexes],
-        # By the name of its folder: what is installed beside compiled wheels.
+        # Steps that install wheels of an index, by the name of their folder.
         "installed": {name: step for name, step in steps.items() if step and not name.startswith(COMPILE)},
         "compiled": [_compilation(package, steps, stack, lock) for package in needed_to_compile(case, stack.build)],
     }
 
 
 def _compilation(package: Compiled, steps: Mapping[str, PipStep], stack: Stack, lock: Lock) -> dict[str, Any]:
-    """What the template needs to compile one package."""
+    """Collect the variables with which the template compiles one package."""
     for name in package.env:
         variable_name(name)
     return {
@@ -123,28 +146,32 @@ def _compilation(package: Compiled, steps: Mapping[str, PipStep], stack: Stack, 
 
 
 def _case_folder(name: str) -> str:
-    """The folder of a case or a family in an image."""
+    """The folder with the code or the compiled manifest of a case."""
     return f"{PACKAGE}/cases/{name.replace('-', '_')}"
 
 
 def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What an image carries of the packages, by path: all but the code and manifests of others.
+    """Select the files of the packages for a case's image: all but the code and manifests of other cases and stacks.
 
-    That of the case roofs stays, for `--roofs`.
+    The manifests of the case and the stack are compiled from the catalog; those in the packages are left out.
 
-    The manifests of the case and the stack are compiled from the catalog; copies in the package are ignored.
+    Args:
+        code: the packages, as `read_code` reads them.
+
+    Raises FlagbenchError (usage) if the case has no code.
     """
     folder = _case_folder(case.name)
-    code_folder = _case_folder(case.family or case.name)
+    code_folder = _case_folder(case.family or case.name)  # The cases of a family share their code.
     if not any(path.startswith(f"{code_folder}/") for path in code):
         raise FlagbenchError(
             f"the case {case.name} has no code: there is no {code_folder}",
             remedy="write its workload there; docs/add-a-case.md shows how",
         )
     case_folders = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)}
-    foreign = case_folders - {folder, code_folder, ROOFS_FOLDER}
-    skipped = (*(f"{path}/" for path in foreign), f"{STACKS}/", f"{code_folder}/case.json")
-    carried = {path: content for path, content in code.items() if not path.startswith(skipped)}
-    carried[f"{folder}/case.json"] = case.compiled.encode()
-    carried[f"{STACKS}/{stack.name}.json"] = stack.compiled.encode()
-    return carried
+    other_folders = case_folders - {folder, code_folder, ROOFS_FOLDER}
+    skipped = [f"{path}/" for path in other_folders]
+    skipped += [f"{STACKS}/", f"{code_folder}/case.json"]
+    files = {path: content for path, content in code.items() if not path.startswith(tuple(skipped))}
+    files[f"{folder}/case.json"] = case.compiled.encode()
+    files[f"{STACKS}/{stack.name}.json"] = stack.compiled.encode()
+    return files

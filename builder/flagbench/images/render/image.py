@@ -1,4 +1,9 @@
-"""Images with both tiers: one of them, or every stack with the cases that it runs, and the committed Dockerfiles."""
+"""Renders images: one of them, or all stacks with their cases, and compares them with the committed files.
+
+An image has a tier of its stack and, unless it is the stack's image, a tier of its case on it; each has a build
+directory. `flagbench render` and `flagbench build` use `ImageRenderer`. The Dockerfile of every image is committed
+under images/rendered, so that a review shows what a change does to images.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from pathlib import Path
 from flagbench.errors import FlagbenchError
 from flagbench.images.lockfile import Lock, read_lock, requirements_file
 from flagbench.images.render.case import read_code, render_case
-from flagbench.images.render.directory import Rendered
+from flagbench.images.render.directory import BuildDirectory
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates, image_packages, images_root
 from flagbench.manifests.compile import committed_text, find_stale, write_stale
@@ -18,38 +23,52 @@ from flagbench.manifests.lookup import get_stack, require_base, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
 
-_FILES = ("rendered/*/requirements.txt", "rendered/*/*/Dockerfile")
+_COMMITTED_PATTERNS = ("rendered/*/requirements.txt", "rendered/*/*/Dockerfile")
+"""Patterns of the committed files, below images/."""
 
 
 @dataclass(frozen=True)
 class ImageTarget:
-    """An image: a case on a stack, or the stack alone."""
+    """An image to render: a case on a stack, or the stack alone."""
 
     case: Case | None
+    """None: the image of the stack alone."""
     stack: Stack
 
     @property
     def name(self) -> str:
         """`case:stack`, or the stack's name."""
-        return self.stack.name if self.case is None else f"{self.case.name}:{self.stack.name}"
+        if self.case is None:
+            return self.stack.name
+        return f"{self.case.name}:{self.stack.name}"
 
 
 def find_target(name: str, catalog: Catalog) -> ImageTarget:
-    """What `case:stack`, or a stack's name or alias, stands for. Raises UnknownNameError (usage)."""
-    if name in catalog.cases:
-        resolve_image(name, catalog)  # says how an image is written
-    target = (
-        ImageTarget(*resolve_image(name, catalog)) if ":" in name else ImageTarget(None, get_stack(name, catalog))
-    )
+    """Find the image that `case:stack`, or a stack's name or alias, names.
+
+    Raises UnknownNameError (usage) if there is none, or if the stack has no images.
+    """
+    # A case alone is not the name of an image either; `resolve_image` raises the error that says how to write one.
+    if ":" in name or name in catalog.cases:
+        case, stack = resolve_image(name, catalog)
+        target = ImageTarget(case, stack)
+    else:
+        target = ImageTarget(None, get_stack(name, catalog))
     require_base(target.stack)
     return target
 
 
 class ImageRenderer:
-    """Renders the images of a catalog; a user's template goes to the tier that it extends."""
+    """Renders the images of a catalog."""
 
     def __init__(self, catalog: Catalog, template: Path | None = None) -> None:
-        """Raises FlagbenchError (usage, or build failed) for a template that cannot be used."""
+        """Read the code that images contain, and the templates.
+
+        Args:
+            template: a user's template, which replaces that of the tier that it extends.
+
+        Raises FlagbenchError (usage, or build failed) if the user's template cannot be used.
+        """
         self.catalog = catalog
         self._template = template
         self._images = images_root(catalog)
@@ -57,43 +76,50 @@ class ImageRenderer:
         self._code = read_code(*image_packages(catalog))
         self._locks: dict[str, Lock] = {}
 
-    def lock(self, stack: Stack) -> Lock:
-        """The stack's lock, read once. Raises FlagbenchError (usage) where it is missing, malformed or stale."""
+    def find_lock(self, stack: Stack) -> Lock:
+        """Return the stack's lock, which is read the first time.
+
+        Raises FlagbenchError (usage) if it is missing, malformed or stale.
+        """
         if stack.name not in self._locks:
             self._locks[stack.name] = read_lock(stack, self._images)
         return self._locks[stack.name]
 
-    def stack(self, stack: Stack) -> Rendered:
-        """The heavy tier."""
-        return render_stack(stack, self.lock(stack), self._templates)
+    def render_stack(self, stack: Stack) -> BuildDirectory:
+        """Render the tier of a stack."""
+        return render_stack(stack, self.find_lock(stack), self._templates)
 
-    def case(self, case: Case, stack: Stack, stack_rendered: Rendered) -> Rendered:
-        """The thin tier, on a stack's."""
-        return render_case(case, stack, stack_rendered, self.lock(stack), self._code, self._templates)
+    def render_case(self, case: Case, stack: Stack, stack_directory: BuildDirectory) -> BuildDirectory:
+        """Render the tier of a case on a stack, whose tier is rendered already."""
+        return render_case(case, stack, stack_directory, self.find_lock(stack), self._code, self._templates)
 
-    def tiers(self, target: ImageTarget) -> dict[str, Rendered]:
-        """The tiers of an image, by the folder that each is written to."""
-        heavy = self.stack(target.stack)
-        if target.case is None:
-            return {"stack": heavy}
-        return {"stack": heavy, target.case.name: self.case(target.case, target.stack, heavy)}
+    def render_tiers(self, target: ImageTarget) -> dict[str, BuildDirectory]:
+        """Render the tiers of an image, by the folder that each is written to."""
+        stack_directory = self.render_stack(target.stack)
+        tiers = {"stack": stack_directory}
+        if target.case is not None:
+            tiers[target.case.name] = self.render_case(target.case, target.stack, stack_directory)
+        return tiers
 
-    def matrix(self) -> Iterator[Rendered]:
-        """Every stack, each followed by the cases it runs, by name."""
-        for _, stack in sorted((name, stack) for name, stack in self.catalog.stacks.items() if stack.base):
-            heavy = self.stack(stack)
-            yield heavy
+    def render_matrix(self) -> Iterator[BuildDirectory]:
+        """Render every stack that has images, by name, each followed by the cases that it runs."""
+        for _, stack in sorted(self.catalog.stacks.items()):
+            if stack.base is None:
+                continue
+            stack_directory = self.render_stack(stack)
+            yield stack_directory
             for name in stack.runs:
-                yield self.case(self.catalog.cases[name], stack, heavy)
+                yield self.render_case(self.catalog.cases[name], stack, stack_directory)
 
-    def differences(self) -> dict[str, str]:
-        """Committed files that differ from today's, are missing or left over: by path a unified diff.
+    def find_differences(self) -> dict[str, str]:
+        """Find committed files that differ from those that are rendered now, are missing or left over.
 
-        Paths are relative to images/; the diff is from the committed file to today's. Raises FlagbenchError (usage)
-        outside a checkout.
+        Returns a unified diff from the committed file to the rendered one, by path relative to images/.
+
+        Raises FlagbenchError (usage) outside a checkout.
         """
-        images = self.committed_images
-        stale = find_stale(images, self._committed(), _FILES)
+        images = self.find_committed_images()
+        stale = find_stale(images, self._render_committed(), _COMMITTED_PATTERNS)
         return {path: _diff(path, committed_text(images / path) or "", text or "") for path, text in stale.items()}
 
     def refresh(self) -> list[str]:
@@ -105,12 +131,11 @@ class ImageRenderer:
             raise FlagbenchError(
                 "a template of your own is not what is committed", remedy="write its images elsewhere with -o DIR"
             )
-        images = self.committed_images
-        return write_stale(images, find_stale(images, self._committed(), _FILES))
+        images = self.find_committed_images()
+        return write_stale(images, find_stale(images, self._render_committed(), _COMMITTED_PATTERNS))
 
-    @property
-    def committed_images(self) -> Path:
-        """The images/ folder beside the manifests. Raises FlagbenchError (usage) outside a checkout."""
+    def find_committed_images(self) -> Path:
+        """Return the images/ folder next to the manifests. Raises FlagbenchError (usage) outside a checkout."""
         images = self.catalog.root.parent / "images"
         if not images.is_dir():
             raise FlagbenchError(
@@ -119,18 +144,22 @@ class ImageRenderer:
             )
         return images
 
-    def _committed(self) -> dict[str, str]:
-        """Every file by path: of each stack the lock as a requirements file, of each image the Dockerfile."""
-        stacks = [stack for stack in self.catalog.stacks.values() if stack.base]
-        files = {
-            f"rendered/{stack.name}/requirements.txt": requirements_file(stack, self.lock(stack)) for stack in stacks
-        }
-        return files | {f"rendered/{image.folder}/Dockerfile": image.dockerfile for image in self.matrix()}
+    def _render_committed(self) -> dict[str, str]:
+        """Render every committed file, by path: a Dockerfile for each image, a requirements file for each stack."""
+        files: dict[str, str] = {}
+        for stack in self.catalog.stacks.values():
+            if stack.base is not None:
+                path = f"rendered/{stack.name}/requirements.txt"
+                files[path] = requirements_file(stack, self.find_lock(stack))
+        for directory in self.render_matrix():
+            files[f"rendered/{directory.folder}/Dockerfile"] = directory.dockerfile
+        return files
 
 
 def _diff(path: str, old: str, new: str) -> str:
+    """Format a unified diff of two texts of one file."""
     lines = difflib.unified_diff(
         old.splitlines(keepends=True), new.splitlines(keepends=True), f"committed/{path}", f"rendered/{path}"
     )
-    # The last line of a file may end without a newline.
+    # A file may end without a newline; its last line gets one, so that the next diff starts on a line of its own.
     return "".join(line.removesuffix("\n") + "\n" for line in lines)

@@ -1,4 +1,7 @@
-"""Values on their way into a Dockerfile: quoted for the grammar they land in, or refused."""
+"""Values that are written to a Dockerfile: each is quoted for the grammar of its place, or refused.
+
+The first four functions are filters of templates. The others check values that stand unquoted.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,19 @@ from flagbench.image_reference import find_reference
 
 
 def sh_quote(value: object) -> str:
-    """One word of a shell command in a RUN instruction.
+    """Quote a value as one word of a shell command in a RUN instruction.
 
-    Raises FlagbenchError (usage) for a control character: a line break would end the instruction, however
-    the shell would have read it.
+    Raises FlagbenchError (usage) for a control character: a line break ends the instruction even inside quotes.
     """
     return shlex.quote(_printable(str(value), "a shell word"))
 
 
 def env_value(value: object) -> str:
-    """The value of one ENV key, in double quotes.
+    """Quote the value of one key of an ENV instruction, in double quotes.
 
-    ENV's grammar is neither the shell's nor JSON's: inside double quotes a backslash escapes a quote, a
-    dollar and itself, a `$NAME` is expanded, and a line ends the instruction.
+    ENV's grammar is neither the shell's nor JSON's: inside double quotes a backslash escapes a quote, a dollar sign
+    and itself, `$NAME` is expanded, and a line break ends the instruction.
+
     Raises FlagbenchError (usage) for a control character.
     """
     text = _printable(str(value), "the value of an environment variable")
@@ -33,57 +36,73 @@ def env_value(value: object) -> str:
 
 
 def one_line(value: object) -> str:
-    """Text for a comment: white space of any kind becomes one space; what else cannot be printed is left out."""
+    """Turn a value into text for a comment.
+
+    White space of any kind becomes one space, and other characters that cannot be printed are left out.
+    """
     visible = "".join(character for character in str(value) if character.isprintable() or character.isspace())
     return " ".join(visible.split())
 
 
 def exec_form(words: Sequence[str]) -> str:
-    """The JSON array of an ENTRYPOINT: no shell stands between the container and its first process."""
+    """Write the words of an ENTRYPOINT as a JSON array, which the engine runs without a shell."""
     return json.dumps([_printable(word, "a word of the entry point") for word in words], separators=(",", ":"))
 
 
 def image_reference(value: object) -> str:
-    """A base image: `[host[:port]/]path[:tag][@sha256:...]`, nothing that ARG or FROM could expand."""
+    """Check that a value is the reference of an image, `[host[:port]/]path[:tag][@sha256:...]`.
+
+    A reference contains nothing that ARG or FROM would expand. Raises FlagbenchError (usage) if it is none.
+    """
     if find_reference(str(value)) is None:
         raise _refused(str(value), "an image reference")
     return str(value)
 
 
-def _plain(pattern: str, what: str) -> Callable[[object], str]:
-    """A function that returns a value as text if it matches, and else refuses it as not being `what`."""
+def _checker(pattern: str, description: str) -> Callable[[object], str]:
+    """Make a function that returns a value as text if it matches a pattern.
 
-    def checked(value: object) -> str:
+    For any other value the function raises FlagbenchError (usage), which calls it not to be `description`.
+    """
+
+    def check(value: object) -> str:
         text = str(value)
         if not re.fullmatch(pattern, text):
-            raise _refused(text, what)
+            raise _refused(text, description)
         return text
 
-    return checked
+    return check
 
 
-apt_name = _plain(r"[a-z0-9][a-z0-9+.-]+", "the name of a Debian package")
-"""Debian policy 5.6.1; it cannot be an option of apt-get either."""
-absolute_path = _plain(r"(/[A-Za-z0-9._+-]+)+", "an absolute path of plain characters")
-plain_name = _plain(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a plain name")
-"""Of a case, a stack or a Python package."""
-variable_name = _plain(r"[A-Z_][A-Z0-9_]*", "the name of an environment variable")
-python_version = _plain(r"3\.[0-9]+", "a minor version of Python, like 3.11")
-index_url = _plain(
+apt_name = _checker(r"[a-z0-9][a-z0-9+.-]+", "the name of a Debian package")
+"""Checks the name of a Debian package (Debian policy 5.6.1), which cannot be read as an option of apt-get."""
+absolute_path = _checker(r"(/[A-Za-z0-9._+-]+)+", "an absolute path of plain characters")
+"""Checks a path that needs no quotes in any grammar."""
+plain_name = _checker(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a plain name")
+"""Checks the name of a case, a stack or a Python package."""
+variable_name = _checker(r"[A-Z_][A-Z0-9_]*", "the name of an environment variable")
+"""Checks the name of an environment variable."""
+python_version = _checker(r"3\.[0-9]+", "a minor version of Python, like 3.11")
+"""Checks a minor version of Python."""
+index_url = _checker(
     r"https://[A-Za-z0-9.-]+(:[0-9]+)?([/?#][A-Za-z0-9._~:/?#%&=+,-]*)?",
     "the https address of a package index without an account",
 )
-"""It stays in the image's history, so nothing of an account may be in it."""
+"""Checks the URL of a package index. It stays in the image's history, so it must not contain credentials."""
+_CONTROL_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Unicode categories of characters that no value may have. Cc: line breaks, NUL and escapes. Zl and Zp: line and
+paragraph separators, which some readers take for a line break. Cs: surrogates, which cannot be encoded."""
 
 
-def _printable(text: str, what: str) -> str:
-    # Cc: line breaks, NUL and escapes. Zl, Zp: what some readers take for a line break. Cs: not encodable.
-    if any(unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} for character in text):
-        raise _refused(text, f"{what}, which has no line breaks or other control characters")
+def _printable(text: str, description: str) -> str:
+    """Return a text that has no control characters. Raises FlagbenchError (usage) if it has one."""
+    if any(unicodedata.category(character) in _CONTROL_CATEGORIES for character in text):
+        raise _refused(text, f"{description}, which has no line breaks or other control characters")
     return text
 
 
-def _refused(text: str, what: str) -> FlagbenchError:
+def _refused(text: str, description: str) -> FlagbenchError:
+    """Build the error for a value that cannot be written to a Dockerfile."""
     return FlagbenchError(
-        f"{text!r} is not {what}", remedy="correct it in the manifest, the lock or the option it comes from"
+        f"{text!r} is not {description}", remedy="correct it in the manifest, the lock or the option it comes from"
     )

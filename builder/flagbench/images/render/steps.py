@@ -1,4 +1,8 @@
-"""The pip commands of an image: which of a lock's packages each installs, in the stack's tier and in a case's."""
+"""Divides a lock's packages among the steps of the stack's image and of the cases' images, one pip command a step.
+
+The stack's image installs what all cases need. Packages under `optional`, `compiled` and `other_python` of the
+stack's manifest are installed only in the images of cases that need them.
+"""
 
 from __future__ import annotations
 
@@ -14,106 +18,122 @@ from flagbench.images.render.templates import Templates
 from flagbench.manifests.model import Case
 from flagbench.manifests.stack import Compiled, Stack, StackBuild
 
-# The dependencies of `import torch` beside NVIDIA's libraries (Requires-Dist of its wheels): installed together with
-# torch, so that a package that is compiled against torch can import it.
 _WITH_TORCH = frozenset(
     {"torch", "triton", "pytorch-triton", "filelock", "typing-extensions", "sympy", "mpmath", "networkx"}
     | {"jinja2", "markupsafe", "fsspec", "numpy"}
 )
-# What the setup.py of flash-attn and of DeepSpeed import.
+"""torch and what it imports besides NVIDIA's libraries (Requires-Dist of its wheels). They are installed in one step,
+so that a package that is compiled on top of it can import torch."""
 _BUILD_TOOLS = frozenset({"setuptools", "wheel", "packaging", "ninja", "psutil"})
-
+"""The packages that the setup.py of flash-attn and of DeepSpeed import."""
+_KEY_DIGITS = 12
+"""Hexadecimal digits of the digest in the key of a compiled wheel: enough for the few wheels of one cache."""
 COMPILE = "compile-"
+"""The beginning of the name of a step that compiles a package."""
 
 
 @dataclass(frozen=True)
 class PipStep:
-    """The requirement files of one pip command; an empty text is a file that is not there."""
+    """The requirements files of one pip command. It is false in a condition if there is nothing to install."""
 
     locked: str
+    """The text of the file of packages with hashes; empty if there are none."""
     unlocked: str
+    """The text of the file of unresolved packages; empty if there are none."""
     python: str | None = None
-    """Minor version of another Python whose wheels are installed; None: the stack's."""
+    """The minor version of the Python whose wheels are installed; None: the stack's."""
 
     def __bool__(self) -> bool:
+        """Whether there is anything to install; templates leave out a step without packages."""
         return bool(self.locked or self.unlocked)
 
 
 def stack_steps(stack: Stack, lock: Lock) -> dict[str, PipStep]:
-    """The steps that install the packages of a stack's image: `torch`, unless the base has it, and `packages`.
+    """Build the steps of a stack's image, by name: `torch`, which is empty if the base has it, and `packages`.
 
-    Raises FlagbenchError (usage) where the lock lacks a package that only cases need.
+    Raises FlagbenchError (usage) if the lock lacks a package that only cases need.
     """
-    names = _names(lock)
-    if missing := sorted(_for_cases(stack.build) - names):
+    names = _locked_names(lock)
+    missing = sorted(_names_for_cases(stack.build) - names)
+    if missing:
         raise FlagbenchError(
             f"the lock of {lock.stack} has no {', '.join(missing)}, which the stack names",
             remedy=f"lock the stack again with `flagbench lock {lock.stack}`",
         )
     installed = stack_packages(stack, lock)
-    torch = {name for name in installed if _belongs_to_torch(name)} if "torch" in names else set()
-    return {"torch": _step(lock, torch), "packages": _step(lock, installed - torch)}
+    torch: set[str] = set()
+    if "torch" in names:
+        torch = {name for name in installed if _belongs_to_torch(name)}
+    return {"torch": _make_step(lock, torch), "packages": _make_step(lock, installed - torch)}
 
 
 def case_steps(case: Case, build: StackBuild, lock: Lock) -> dict[str, PipStep]:
-    """`optional`, `python-VERSION` and `compile-NAME`: what the image of a case installs beside its stack's.
+    """Build the steps of a case's image, by name: `optional`, `python-VERSION` and `compile-NAME`.
 
-    What a setup imports is the stack's: a wheel is compiled on its image, without build isolation.
+    A package is compiled on the stack's image, without build isolation, so its setup imports the stack's packages.
     """
-    steps = {"optional": _step(lock, _optional(build) & set(case.needs))}
+    needs = set(case.needs)
+    steps = {"optional": _make_step(lock, _names_of_optional(build) & needs)}
     for python in sorted({package.python for package in build.other_python}):
-        names = {plain_name(name) for name in _other_python(build, python) & set(case.needs)}
-        steps[f"python-{python_version(python)}"] = replace(_step(lock, names), python=python)
+        names = {plain_name(name) for name in _names_of_other_python(build, python) & needs}
+        steps[f"python-{python_version(python)}"] = replace(_make_step(lock, names), python=python)
     for package in needed_to_compile(case, build):
-        steps[f"{COMPILE}{package.name}"] = _step(lock, {canonical(package.name)})
+        steps[f"{COMPILE}{package.name}"] = _make_step(lock, {canonical(package.name)})
     return steps
 
 
 def needed_to_compile(case: Case, build: StackBuild) -> list[Compiled]:
-    """The packages that a stack compiles for a case."""
+    """Select the packages that a stack compiles for a case."""
     return [package for package in build.compiled if canonical(package.name) in case.needs]
 
 
 def stack_packages(stack: Stack, lock: Lock) -> frozenset[str]:
-    """Names of the lock's packages that the image of a stack installs."""
-    return frozenset(_names(lock) - _for_cases(stack.build))
+    """Select the lock's packages that the image of a stack installs, by canonical name."""
+    return frozenset(_locked_names(lock) - _names_for_cases(stack.build))
 
 
 def case_packages(case: Case, stack: Stack, lock: Lock) -> frozenset[str]:
-    """Names of the lock's packages whose files the build of a case's image needs; none for most cases."""
+    """Select the lock's packages whose files the build of a case's image needs; most cases need none.
+
+    They are returned by canonical name.
+    """
     compiled = {canonical(package.name) for package in needed_to_compile(case, stack.build)}
-    others = _optional(stack.build) | _other_python(stack.build)
-    return frozenset(compiled | (others & set(case.needs)))
+    wheels = _names_of_optional(stack.build) | _names_of_other_python(stack.build)
+    return frozenset(compiled | (wheels & set(case.needs)))
 
 
 def wheel_key(package: Compiled, stack: Stack, lock: Lock) -> str:
-    """`name-<12 hex>`: identifies everything but the base that determines a compiled wheel.
+    """Compute the key of a compiled wheel in the cache of builds, `name-<12 hex>`.
 
-    The hash is over the package's file, the torch and tools that it is compiled with, Python, platform, environment.
+    It is over everything that determines the wheel, except the base: the package's file, the torch and the tools that
+    it is compiled with, Python, platform and environment.
     """
+    source = _make_step(lock, {canonical(package.name)})
     torch = stack_steps(stack, lock)["torch"]
     decisive = [
-        [(step.locked, step.unlocked) for step in (_step(lock, {canonical(package.name)}), torch)],
+        [(source.locked, source.unlocked), (torch.locked, torch.unlocked)],
         select_packages(lock, _BUILD_TOOLS).hashed_requirements(),
         [stack.python, stack.platform, stack.build.interpreter, sorted(package.env.items())],
     ]
-    summed = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
-    return f"{package.name}-{summed[:12]}"
+    digest = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+    return f"{package.name}-{digest[:_KEY_DIGITS]}"
 
 
 def install_programs(build: StackBuild, templates: Templates) -> dict[str, bytes]:
-    """The scripts of a step that installs packages, by file name."""
+    """Read the scripts of a step that installs packages, by file name."""
     names = ["install.sh"]
     if build.interpreter:
         names.append("uninstall.py")
-    return {name: templates.file(name) for name in names}
+    return {name: templates.read_file(name) for name in names}
 
 
 def step_files(steps: Mapping[str, PipStep], programs: Mapping[str, bytes]) -> dict[str, bytes]:
-    """For each step what it needs and no more, so that nothing else repeats it.
+    """Lay out the files of each step in a folder of its own, `steps/NAME`; content by path.
+
+    A folder has only what its step needs: the engine repeats a step if a file in its folder changes.
 
     Args:
-        programs: as `install_programs` gives them.
+        programs: the scripts, as `install_programs` reads them.
     """
     files: dict[str, bytes] = {}
     for name, step in steps.items():
@@ -127,27 +147,34 @@ def step_files(steps: Mapping[str, PipStep], programs: Mapping[str, bytes]) -> d
     return files
 
 
-def _names(lock: Lock) -> set[str]:
+def _locked_names(lock: Lock) -> set[str]:
+    """The canonical names of all packages of a lock."""
     return {entry.name for entry in (*lock.entries, *lock.unresolved)}
 
 
-def _optional(build: StackBuild) -> set[str]:
+def _names_of_optional(build: StackBuild) -> set[str]:
+    """The canonical names of the packages under `optional`."""
     return {canonical(line.partition("==")[0]) for line in build.optional}
 
 
-def _other_python(build: StackBuild, python: str | None = None) -> set[str]:
+def _names_of_other_python(build: StackBuild, python: str | None = None) -> set[str]:
+    """The canonical names of the packages under `other_python`: those for one Python, or all of them."""
     return {canonical(package.name) for package in build.other_python if python in (None, package.python)}
 
 
-def _for_cases(build: StackBuild) -> set[str]:
-    return {canonical(package.name) for package in build.compiled} | _optional(build) | _other_python(build)
+def _names_for_cases(build: StackBuild) -> set[str]:
+    """The canonical names of the packages that only images of cases install."""
+    compiled = {canonical(package.name) for package in build.compiled}
+    return compiled | _names_of_optional(build) | _names_of_other_python(build)
 
 
-def _step(lock: Lock, wanted: Collection[str]) -> PipStep:
-    part = select_packages(lock, wanted)
+def _make_step(lock: Lock, names: Collection[str]) -> PipStep:
+    """Make the step that installs the lock's packages of these canonical names."""
+    part = select_packages(lock, names)
     return PipStep(part.hashed_requirements(), part.unhashed_requirements())
 
 
 def _belongs_to_torch(name: str) -> bool:
-    libraries = name.startswith(("nvidia-", "cuda-")) and name != "nvidia-ml-py"
-    return libraries or name in _WITH_TORCH
+    """Whether a package is torch, or one that it needs."""
+    is_cuda_library = name.startswith(("nvidia-", "cuda-")) and name != "nvidia-ml-py"
+    return is_cuda_library or name in _WITH_TORCH

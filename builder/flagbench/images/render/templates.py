@@ -1,4 +1,7 @@
-"""The templates and files that images are made of: where they are, and errors in them with file, line and name."""
+"""The templates of Dockerfiles, and the files that images need: finds them, and renders a Dockerfile.
+
+Stacks and cases are rendered with `Templates`. An error in a template is reported with file and line.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,26 @@ from flagbench.manifests.model import Catalog
 from flagbench.system.files import read_text
 from flagbench_core.exit_codes import ExitCode
 
-# `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`.
 _TIER = re.compile(r"(stack|case)(\.j2|s/.*)")
+"""The name of a template, `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`; the first group is its tier."""
 
 
 def images_root(catalog: Catalog) -> Path:
-    """The images/ folder with templates, files and locks: the one beside the catalog's manifests, if there is one."""
-    beside = catalog.root.parent / "images"
-    return beside if beside.is_dir() else shipped_images()
+    """Find the images/ folder with templates, files and locks.
+
+    It is the folder next to the catalog's manifests, or else flagbench's own.
+    """
+    folder = catalog.root.parent / "images"
+    if folder.is_dir():
+        return folder
+    return shipped_images()
 
 
 @lru_cache(maxsize=1)
 def shipped_images() -> Path:
-    """The images/ folder of this flagbench: beside the checkout, else inside the wheel.
+    """Find the images/ folder of this flagbench: in its checkout, else in the installed package.
 
-    Raises FlagbenchError where neither is there, which is a broken installation.
+    Raises FlagbenchError if there is neither, because the installation is incomplete.
     """
     package = Path(__file__).resolve().parents[2]
     for folder in (package.parents[1] / "images", package / "_data" / "images"):
@@ -47,27 +55,34 @@ def shipped_images() -> Path:
 
 
 def image_packages(catalog: Catalog) -> list[Path]:
-    """The packages that images carry: each beside the catalog's manifests if it is there, else as it is installed."""
-    folders = (catalog.root.parent / "entrypoints", Path(flagbench_core.__file__).parents[1])
-    return [
-        next(folder / name for folder in folders if (folder / name).is_dir())
-        for name in ("flagbench_cases", "flagbench_core")
-    ]
+    """Find the folders of the Python packages that images contain.
+
+    Each is taken from the checkout of the catalog's manifests, or else as it is installed.
+    """
+    checkout = catalog.root.parent / "entrypoints"
+    installed = Path(flagbench_core.__file__).parents[1]
+    packages = []
+    for name in ("flagbench_cases", "flagbench_core"):
+        package = checkout / name
+        if not package.is_dir():
+            package = installed / name
+        packages.append(package)
+    return packages
 
 
 class Templates:
-    """The templates of both tiers, and the files beside them."""
+    """The templates of both tiers, `stack` and `case`, and the files that steps of a build need."""
 
     def __init__(self, images: Path, template: Path | None = None) -> None:
         """Read a user's template, if there is one.
 
         Args:
-            images: the folder with templates/ and files/; what is not there is flagbench's own.
-            template: used in place of those of the tier that it extends.
+            images: the folder with templates/ and files/; any that it lacks are taken from flagbench's own folder.
+            template: a user's template, which replaces those of the tier that it extends.
 
         Raises:
             FlagbenchError: (usage) the user's template cannot be read; (build failed) it extends neither tier's
-                template, or has a block that it lacks, which would change nothing and say nothing.
+                template, or overrides a block that this does not have, which would change nothing.
         """
         self._folders = (images, shipped_images())
         self._env = Environment(
@@ -85,41 +100,52 @@ class Templates:
             "one_line": one_line,
             "exec_form": exec_form,
         }
-        self._users: dict[str, Template] = {}
+        self._user_templates: dict[str, Template] = {}
+        """The user's template, if there is one, by its tier."""
         if template is not None:
-            with _errors_explained():
-                self._users = self._read(template)
+            with _template_errors():
+                tier, user_template = self._read_user_template(template)
+            self._user_templates[tier] = user_template
 
     def render(self, tier: str, name: str, values: Mapping[str, Any]) -> str:
-        """The Dockerfile of the stack or the case `name`; `tier` is `stack` or `case`.
+        """Render the Dockerfile of a stack or a case.
 
-        Raises FlagbenchError (build failed) for what is wrong in a template, with file, line and name.
+        Args:
+            tier: `stack` or `case`.
+            name: the name of the stack or the case, which may have a template of its own.
+            values: the variables of the template.
+
+        Raises FlagbenchError (build failed) for an error in a template, with file and line.
         """
-        with _errors_explained():
-            template = self._users.get(tier) or self._env.select_template([f"{tier}s/{name}.j2", f"{tier}.j2"])
+        with _template_errors():
+            template = self._user_templates.get(tier)
+            if template is None:
+                template = self._env.select_template([f"{tier}s/{name}.j2", f"{tier}.j2"])
             return template.render(values)
 
-    def file(self, name: str) -> bytes:
-        """A file that a step of a build needs."""
-        paths = [folder / "files" / name for folder in self._folders]
-        return next(path for path in paths if path.is_file()).read_bytes()
+    def read_file(self, name: str) -> bytes:
+        """Read a file that a step of a build needs. Raises FileNotFoundError if there is none of that name."""
+        for folder in self._folders:
+            path = folder / "files" / name
+            if path.is_file():
+                return path.read_bytes()
+        raise FileNotFoundError(name)
 
-    def _read(self, path: Path) -> dict[str, Template]:
-        """A user's template by the tier that it changes."""
+    def _read_user_template(self, path: Path) -> tuple[str, Template]:
+        """Read a user's template; returns the tier that it extends, and the compiled template."""
         source = _read_source(path)
         tree = self._env.parse(source, filename=str(path))
-        parent = next((extends.template for extends in tree.find_all(nodes.Extends)), None)
-        extended = ""
-        if isinstance(parent, nodes.Const):
-            extended = str(parent.value)
-        tier = _TIER.fullmatch(extended)
-        if tier is None:
+        extended = _extended_template(tree)
+        match = _TIER.fullmatch(extended)
+        if match is None:
             raise FlagbenchError(
                 f"{path} extends neither stack.j2 nor case.j2",
                 remedy='begin it with {% extends "stack.j2" %} or {% extends "case.j2" %} and override one block',
                 code=ExitCode.BUILD_FAILED,
             )
-        blocks = {*self._env.get_template(extended).blocks, *self._env.get_template(f"{tier[1]}.j2").blocks}
+        tier = match[1]
+        # A template in stacks/ or cases/ inherits the blocks of stack.j2 or case.j2.
+        blocks = {*self._env.get_template(extended).blocks, *self._env.get_template(f"{tier}.j2").blocks}
         # Blocks inside an overridden block are the user's own; only the outermost have to exist already.
         for block in tree.body:
             if isinstance(block, nodes.Block) and block.name not in blocks:
@@ -128,13 +154,21 @@ class Templates:
                     remedy=f"its blocks are: {', '.join(sorted(blocks))}",
                     code=ExitCode.BUILD_FAILED,
                 )
-        # Compiled under its own name, so that an error names it.
+        # `from_string` would compile it without a name; with its path as the name, an error shows file and line.
         code = self._env.compile(source, name=str(path), filename=str(path))
-        return {tier[1]: self._env.template_class.from_code(self._env, code, self._env.make_globals(None))}
+        return tier, self._env.template_class.from_code(self._env, code, self._env.make_globals(None))
+
+
+def _extended_template(tree: nodes.Template) -> str:
+    """The name of the template that a parsed template extends; empty if it extends none, or one by a variable."""
+    extends = tree.find(nodes.Extends)
+    if extends is None or not isinstance(extends.template, nodes.Const):
+        return ""
+    return str(extends.template.value)
 
 
 def _read_source(path: Path) -> str:
-    """The text of a user's template. Raises FlagbenchError (usage) where it cannot be read."""
+    """Read the text of a user's template. Raises FlagbenchError (usage) if it cannot be read."""
     try:
         return read_text(path)
     except (OSError, ValueError) as error:
@@ -142,20 +176,29 @@ def _read_source(path: Path) -> str:
 
 
 @contextmanager
-def _errors_explained() -> Iterator[None]:
-    """An error in a template as a FlagbenchError (build failed) with file and line; our own errors as they are."""
+def _template_errors() -> Iterator[None]:
+    """Turn an error in a template into a FlagbenchError (build failed) with file and line.
+
+    A template can raise any exception. Those of our own code, such as a filter that refuses a value, are not changed.
+    """
     try:
         yield
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        # Jinja maps the frames of compiled templates back to their lines; the last is where it happened.
-        lines = [frame for frame in frames if not frame.filename.endswith(".py") and "<frozen" not in frame.filename]
-        if not isinstance(error, TemplateError) and frames[-1] not in lines:
+        # Jinja gives the frames of compiled templates their own files and lines. The last is where it happened.
+        template_frames = [
+            frame for frame in frames if not frame.filename.endswith(".py") and "<frozen" not in frame.filename
+        ]
+        if not isinstance(error, TemplateError) and frames[-1] not in template_frames:
             raise
-        where = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "a template"
-        what = f"there is no template {error.name}" if isinstance(error, TemplateNotFound) else str(error)
+        location = "a template"
+        if template_frames:
+            location = f"{template_frames[-1].filename}:{template_frames[-1].lineno}"
+        problem = str(error)
+        if isinstance(error, TemplateNotFound):
+            problem = f"there is no template {error.name}"
         raise FlagbenchError(
-            f"{where}: {what}",
+            f"{location}: {problem}",
             remedy="correct the template; images/README.md names what a template may use",
             code=ExitCode.BUILD_FAILED,
         ) from error

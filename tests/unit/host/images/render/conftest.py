@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from flagbench.images.lockfile import Lock, LockEntry, Unresolved, canonical, inputs_digest
-from flagbench.images.render.directory import Rendered
+from flagbench.images.render.directory import BuildDirectory
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates, shipped_images
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
 
-Render = Callable[..., Rendered]
+Render = Callable[..., BuildDirectory]
 HASH = "sha256:" + "a" * 64
 DIGEST = "sha256:" + "d" * 64
 
@@ -41,7 +41,7 @@ class Instruction(NamedTuple):
         return shlex.split(self.text)
 
 
-def instructions(rendered: Rendered, *names: str) -> list[Instruction]:
+def instructions(rendered: BuildDirectory, *names: str) -> list[Instruction]:
     """Its instructions, or those of some names, without the digest of the lock, which changes with any value."""
     lines = re.sub(r'(LOCK_DIGEST=)"[^"]*"', r"\1", rendered.dockerfile).split("\n")
     kept = "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
@@ -114,7 +114,7 @@ def lock_of(
 def stack_image(templates: Templates) -> Render:
     """Renders a stack, with a lock made up for it and perhaps a user's template."""
 
-    def render(stack: Stack, template: Path | None = None, **lock: Any) -> Rendered:
+    def render(stack: Stack, template: Path | None = None, **lock: Any) -> BuildDirectory:
         chosen = Templates(shipped_images(), template) if template else templates
         return render_stack(stack, lock_of(stack, **lock), chosen)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flagbench.images.render.case import read_code, render_case
-from flagbench.images.render.directory import Rendered
+from flagbench.images.render.directory import BuildDirectory
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.steps import wheel_key
 from flagbench.images.render.templates import Templates
@@ -62,7 +62,7 @@ def package(tmp_path: Path) -> Path:
 def render(templates: Templates, package: Path) -> Render:
     """Renders a case on a stack, perhaps on another image of the stack than the one that is rendered now."""
 
-    def made(case: Case, stack: Stack, heavy: Rendered | None = None) -> Rendered:
+    def made(case: Case, stack: Stack, heavy: BuildDirectory | None = None) -> BuildDirectory:
         lock = lock_of(stack)
         heavy = heavy or render_stack(stack, lock, templates)
         return render_case(case, stack, heavy, lock, read_code(package), templates)
@@ -70,7 +70,7 @@ def render(templates: Templates, package: Path) -> Render:
     return made
 
 
-def stages(rendered: Rendered) -> list[str]:
+def stages(rendered: BuildDirectory) -> list[str]:
     return [instruction.words[-1] for instruction in instructions(rendered, "FROM")]
 
 
@@ -189,7 +189,7 @@ def test_what_a_base_s_python_has_is_replaced(full: Stack, render_needs: Render,
     assert "steps/compile-flash-attn/uninstall.py" not in rendered.files
 
 
-def pins(rendered: Rendered, step: str) -> list[str]:
+def pins(rendered: BuildDirectory, step: str) -> list[str]:
     """The packages of a step."""
     text = rendered.files[f"steps/{step}/requirements.lock"].decode()
     return [line.split()[0] for line in text.splitlines() if "==" in line]

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.render.directory import rendered, write_tree
+from flagbench.images.render.directory import make_build_directory, write_tree
 from flagbench_core.exit_codes import ExitCode
 
-IMAGE = rendered("stack/x", "FROM scratch\n", {"steps/b/run.sh": b"1", "steps/a": b"22", "inputs/README": b"3"})
+IMAGE = make_build_directory(
+    "stack/x", "FROM scratch\n", {"steps/b/run.sh": b"1", "steps/a": b"22", "inputs/README": b"3"}
+)
 
 
 def test_a_directory_is_written_and_never_replaced(tmp_path: Path) -> None:

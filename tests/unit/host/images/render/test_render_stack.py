@@ -20,7 +20,7 @@ from .conftest import Render, in_build, instructions, lock_of
 
 def test_what_is_rendered_names_no_host_but_the_manifests(catalog: Catalog) -> None:
     indexes = {index for stack in catalog.stacks.values() for index in stack.build.indexes}
-    for rendered in ImageRenderer(catalog).matrix():
+    for rendered in ImageRenderer(catalog).render_matrix():
         assert set(re.findall(r"[a-z]+://[^\s'\"]+", rendered.dockerfile)) <= indexes
 
 
