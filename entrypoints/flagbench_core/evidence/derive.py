@@ -1,4 +1,8 @@
-"""The parts of a record that describe its steps: metrics, window, work, FLOPs, timing and medians of ranks."""
+"""Computes the parts of a record that describe its steps: metrics, window, work, FLOPs, timing, medians of ranks.
+
+An image writes the result of `derive` into its record; `flagbench verify` derives it again from the record's evidence
+and compares the two.
+"""
 
 from __future__ import annotations
 
@@ -7,53 +11,63 @@ from typing import Any, NamedTuple
 
 from flagbench_core.evidence import pipeline, roofs
 from flagbench_core.evidence.columns import FLOPS, MICRO, block_sizes
-from flagbench_core.evidence.metrics import DEVICE, OWN, Facts, Run, Window, metrics, window_of
+from flagbench_core.evidence.metrics import DEVICE, OWN, Facts, Window, compute_metrics, window_of
 from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, Section, Stretch
 from flagbench_core.evidence.slow_devices import slow_overall
 from flagbench_core.stats import summary
 
 STEP_POINTS = 2000
+"""The most step times that a record lists; a longer window is thinned to this many."""
 CURVE_POINTS = 200
-"""Points of the thinned loss curve."""
+"""The most points of the loss curve that a record lists; a longer curve is thinned to this many."""
 STEADY = 0.02
-"""The largest drift of a steady window."""
+"""The largest drift of a steady window: the relative difference of the medians of its halves."""
 
 
 class Derived(NamedTuple):
-    """The parts of a record that follow from its evidence, as they stand there."""
+    """The parts of a record that follow from its evidence, each in the form in which the record has it."""
 
     metrics: list[dict[str, Any]]
     window: dict[str, Any] | None
+    """The steps that p_core is computed from; None if the run ended in its warm-up."""
     work: dict[str, Any]
     timing: dict[str, float]
-    flops: dict[str, Any] | None  # executed, recomputed, useful and measured_ceiling
+    """Rank 0's seconds in each phase."""
+    flops: dict[str, Any] | None
+    """The executed, recomputed and useful FLOPs of the window, and measured_ceiling; None if they are not counted."""
     ranks: list[dict[str, float]]
-    pipeline: dict[str, Any]  # bubbles of the job and of its stages; empty if not measured
-    measurements: list[dict[str, Any]]  # of a case that measures, or before the steps
-    slow_devices: list[dict[str, Any]]  # in all of them together
+    """Medians and sums of each rank's step times, and its pipeline bubble."""
+    pipeline: dict[str, Any]
+    """The bubbles of the job and of its stages; empty if they were not measured."""
+    measurements: list[dict[str, Any]]
+    """The roofs: measurements without a model, by the case `roofs` or before the steps of a model."""
+    slow_devices: list[dict[str, Any]]
+    """The devices that are slow in all measurements together."""
 
 
 def derive(section: Section, facts: Facts) -> Derived:
     """Everything that follows from the evidence of a run of at least one step."""
     steady = window_of(section.stretch(facts.kind, WINDOW))
-    run = Run(section, facts, steady, [])
     everything = section.stretch()
     ranks = [of_rank(everything, rank) for rank in range(section.world)]
     bubbles = pipeline.bubbles(section.stretch(TRAIN, WINDOW), section.world, facts.stages)
     for rank, bubble in enumerate(bubbles):
         ranks[rank]["bubble"] = bubble
     measurements = roofs.measurements(section)
-    worked = everything
-    if facts.kind == INFER and section.stretch(INFER).steps:  # without the validation before it
-        worked = section.stretch(INFER)
+    counted_steps = everything
+    if facts.kind == INFER and section.stretch(INFER).steps:  # the validation before an inference is not its work
+        counted_steps = section.stretch(INFER)
+    window: dict[str, Any] | None = None
     flops: dict[str, Any] | None = None
+    if steady is not None:
+        window = describe_window(steady)
     if steady is not None and facts.counted:
         flops = {name: steady.stretch.flops(name) for name in FLOPS}
-        flops["measured_ceiling"] = run.ceiling
+        flops["measured_ceiling"] = min(section.ceilings, default=None)
     return Derived(
-        metrics=metrics(run),
-        window=None if steady is None else window(steady),
-        work=work(worked, facts.unit),
+        metrics=compute_metrics(section, facts),
+        window=window,
+        work=work(counted_steps, facts.unit),
         timing=timing(section),
         flops=flops,
         ranks=ranks,
@@ -63,11 +77,18 @@ def derive(section: Section, facts: Facts) -> Derived:
     )
 
 
-def window(steady: Window) -> dict[str, Any]:
-    """The record's `window`: the steps that p_core is computed from. Of blocks, the mean of each block's steps."""
+def describe_window(steady: Window) -> dict[str, Any]:
+    """The record's `window`: the steps that p_core is computed from.
+
+    The times of single steps are not known if the evidence has longer blocks. Each block then counts as one step with
+    the mean time of its steps.
+    """
     stretch = steady.stretch
     step_seconds = per_step(steady.micro, stretch.sizes)
     change = summary.drift(step_seconds)
+    is_steady: bool | None = None
+    if change is not None:
+        is_steady = abs(change) <= STEADY
     return {
         "first_step": stretch.first,
         "rank": steady.rank,
@@ -79,12 +100,12 @@ def window(steady: Window) -> dict[str, Any]:
         "step_median": summary.median(step_seconds),
         "step_p5_p95": [summary.quantile(step_seconds, 0.05), summary.quantile(step_seconds, 0.95)],
         "drift": change,
-        "steady": None if change is None else abs(change) <= STEADY,
+        "steady": is_steady,
     }
 
 
 def per_step(micro: Sequence[int], sizes: Sequence[int]) -> list[float]:
-    """The seconds of a step in each block, to the nanosecond."""
+    """The mean seconds of a step in each block, rounded to nanoseconds. `sizes`: the steps of each block."""
     return [round(time / size / MICRO, 9) for time, size in zip(micro, sizes)]
 
 
@@ -101,7 +122,7 @@ def work(stretch: Stretch, unit: str) -> dict[str, Any]:
 
 
 def timing(section: Section) -> dict[str, float]:
-    """Rank 0's seconds by phase."""
+    """The record's `timing`: rank 0's seconds in each phase, and those of the parts of its steps."""
     seconds = {name: micro / MICRO for name, micro in section.timing.items()}
     everything = section.stretch()
     if any(span.phase == TRAIN for span in section.spans):
@@ -112,7 +133,7 @@ def timing(section: Section) -> dict[str, float]:
 
 
 def of_rank(stretch: Stretch, rank: int) -> dict[str, float]:
-    """The record's medians and sums of a rank's steps, seconds."""
+    """One entry of the record's `ranks`: medians and sums of the step times of a rank, seconds."""
     seconds = {
         "step_median": summary.median(per_step(stretch.time(DEVICE, rank), stretch.sizes)),
         "data_wait_total": stretch.rank_time(("data_wait",), rank) / MICRO,
@@ -121,7 +142,7 @@ def of_rank(stretch: Stretch, rank: int) -> dict[str, float]:
     first: list[int] = []
     wait: list[int] = []
     for span in stretch.spans:
-        if span.collectives is None:  # measured in every step, or not at all
+        if span.collectives is None:  # collectives are measured in every step or in none
             return seconds
         sizes += block_sizes(span.steps, span.collectives.block)
         first += span.collectives.first[rank]

@@ -1,7 +1,9 @@
-"""Every metric of a record, each from integers of the evidence; what is timed: rank/train_loop.py and infer_loop.py.
+"""Computes the metrics of a record, such as p_core or mfu, from the integers in its evidence.
 
-A metric is a function of a run that is listed in METRICS, and a line in the manifest of each case that has it, which
-says what its value depends on. An image computes its records with these functions, and the host verifies them.
+Each function in METRICS computes one metric, or a few related ones, from a `Run`. The manifest of a case has a line
+for each of its metrics that says on which conditions the value depends. An image computes its record with these
+functions when a run ends, and `flagbench verify` computes the same numbers again on the host. What is timed in each
+step is defined where it is timed: flagbench_cases/rank/train_loop.py and infer_loop.py.
 """
 
 from __future__ import annotations
@@ -18,55 +20,76 @@ from flagbench_core.stats import summary
 from flagbench_core.stats.within import METHOD, MIN_STEPS, WithinRun, within_run
 
 GIB = 1024.0**3
+"""Bytes per GiB."""
+TERA = 1e12
+GIGA = 1e9
 LOSS_TAIL = 50
+"""The number of last steps whose mean training loss is the metric `loss`: enough to even out single batches."""
 PUBLISHER = "as published: "
-DEVICE = ("device",)
-"""What p_core counts of a step."""
-OWN = ("data_wait", "to_device", "host", "after")
-"""What p_train counts of a step: a rank's time from one step to the next."""
-PUBLISHED = ("data_wait", "to_device", "host")
-"""What the publishers' p_train counts: their clocks stop when the host finishes the step."""
-HOST = ("host",)
-"""What the publishers' p_core counts."""
+"""Begins the notes of metrics that are computed as the publisher computes them."""
+HOST_CLOCK = f"{PUBLISHER}rank 0's host clock, batches counted as full: "
+"""Begins the notes of metrics that use the publisher's clock and count."""
 
+DEVICE = ("device",)
+"""The columns of a step's time that p_core adds up."""
+OWN = ("data_wait", "to_device", "host", "after")
+"""The columns that p_train adds up: all of a rank's time from the beginning of one step to that of the next."""
+PUBLISHED = ("data_wait", "to_device", "host")
+"""The columns that the publishers' p_train adds up: their clocks stop when the host finishes the step."""
+HOST = ("host",)
+"""The columns that the publishers' p_core adds up."""
 
 Entry = Optional[Dict[str, Any]]
-"""Of a record's `metrics`; None for one that the run does not have."""
+"""An entry of a record's `metrics` (see `metric`); None if the run does not have that metric."""
 
 
 class Facts(NamedTuple):
-    """What the numbers of a record depend on besides its evidence: configuration, manifests, how the run went."""
+    """What the metrics of a record depend on besides its evidence: configuration, manifests, how the run went."""
 
-    kind: str  # one of KINDS
-    unit: str  # samples or tokens
-    replicas: int  # data-parallel replicas: the publisher multiplies one rank's work by them
-    complete: bool  # the published run, from its first step to its end
+    kind: str
+    """The kind of case, one of KINDS."""
+    unit: str
+    """The case's unit of work: `samples` or `tokens`."""
+    replicas: int
+    """The number of data-parallel replicas. The publisher multiplies the work of rank 0 by it."""
+    complete: bool
+    """Whether the run was the whole published one, from its first step to its end."""
     precision: str
-    published: Mapping[str, Any] | None  # the publisher's formula of utilisation; None if it does not apply
-    peak: float | None  # of a device, FLOP/s
+    """The precision of the configuration, such as `tf32`."""
+    published: Mapping[str, Any] | None
+    """The publisher's formula of utilisation, as in the case's manifest; None if it does not apply to this run."""
+    peak: float | None
+    """The datasheet's peak of one device in this precision, FLOP/s; None if it is not known."""
     device_kind: str
+    """The kind of device of the stack, such as `cuda` or `cpu`."""
     evaluations: Sequence[Mapping[str, Any]]
-    losses: Sequence[float | None]  # the last losses of the job, at most LOSS_TAIL; empty if a case has none
-    stages: int = 1  # of the pipeline
-    counted: bool = True  # whether the case has a formula of FLOPs
+    """The evaluations of the run in their order, as the record's `quality` has them."""
+    losses: Sequence[float | None]
+    """The last losses of the job, at most LOSS_TAIL; empty if the case has none."""
+    stages: int = 1
+    """The number of stages of the pipeline."""
+    counted: bool = True
+    """Whether the case has a formula for its FLOPs."""
     nodes: int = 1
 
 
 class Window(NamedTuple):
-    """The steps that p_core is computed from, as its slowest rank took them."""
+    """The steps that p_core is computed from, with the times of the slowest rank."""
 
     stretch: Stretch
     rank: int
-    micro: list[int]  # the device time of each block, microseconds
+    """The slowest rank: the one with the longest device time."""
+    micro: list[int]
+    """The slowest rank's device time of each block of steps, microseconds."""
 
     @property
     def seconds(self) -> float:
-        """Device time of the slowest rank."""
+        """The device time of the slowest rank over the whole window, seconds."""
         return sum(self.micro) / MICRO
 
 
 def window_of(stretch: Stretch) -> Window | None:
-    """The steps of a stretch, timed by its slowest rank; None if it has no steps."""
+    """The steps of a stretch with the times of its slowest rank; None if it has no steps."""
     if not stretch.steps:
         return None
     rank = stretch.slowest(DEVICE)
@@ -74,57 +97,74 @@ def window_of(stretch: Stretch) -> Window | None:
 
 
 class Run(NamedTuple):
-    """What metrics follow from."""
+    """One run: the evidence and the facts that its metrics are computed from."""
 
     section: Section
     facts: Facts
     window: Window | None
-    """None for a run that ended in its warm-up."""
+    """None if the run ended in its warm-up."""
     metrics: list[dict[str, Any]]
-    """Those that are computed already, in the order of METRICS."""
+    """The metrics computed so far, in the order of METRICS: some functions use the results of earlier ones."""
 
     @property
     def ceiling(self) -> float | None:
-        """FLOP/s of the matrix product that the slowest rank measured."""
+        """The slowest of the matmuls that the ranks measured in this run, FLOP/s; None if none was measured."""
         return min(self.section.ceilings, default=None)
 
 
-def metrics(run: Run) -> list[dict[str, Any]]:
-    """The record's `metrics`; those that the run does not have, or that are not finite, are left out."""
-    for make in METRICS:
-        for computed in make(run):
-            if computed is not None and math.isfinite(computed["value"]):
-                run.metrics.append(computed)
+def compute_metrics(section: Section, facts: Facts) -> list[dict[str, Any]]:
+    """The record's `metrics`. Metrics that the run does not have, or that are not finite, are left out."""
+    window = window_of(section.stretch(facts.kind, WINDOW))
+    run = Run(section, facts, window, [])
+    for compute in METRICS:
+        for entry in compute(run):
+            if entry is not None and math.isfinite(entry["value"]):
+                run.metrics.append(entry)
     return run.metrics
 
 
-def metric(name: str, value: float, unit: str, scope: str = "job", **more: Any) -> dict[str, Any]:
-    """An entry of `metrics`; None values are omitted."""
-    fields = {"name": name, "value": value, "unit": unit, "scope": scope, **more}
-    return {key: field for key, field in fields.items() if field is not None}
+def metric(name: str, value: float, unit: str, scope: str = "job", **optional: Any) -> dict[str, Any]:
+    """An entry of `metrics`: the four fields that all have, and those of `optional` that are not None.
+
+    `scope` says what the value belongs to: `job`, `node` or `device`.
+    """
+    entry = {"name": name, "value": value, "unit": unit, "scope": scope}
+    for key, field in optional.items():
+        if field is not None:
+            entry[key] = field
+    return entry
 
 
-def rate(
-    name: str,
-    unit: str,
-    amounts: Sequence[float],
-    micro: Sequence[int],
-    steps: int,
-    note: str,
-    shares: Sequence[Sequence[float]] = (),
-) -> dict[str, Any] | None:
-    """Amounts over times of blocks as a metric, with its within-run interval or why it has none; None if they took
-    no time. `shares`: of each step's time, those of its micro-batches; the interval is then from these."""
+class TimedWork(NamedTuple):
+    """The work of consecutive blocks of steps, and the time that each block took."""
+
+    amounts: Sequence[float]
+    """The work of each block, in samples, tokens or another unit."""
+    micro: Sequence[int]
+    """The time of each block, microseconds."""
+    steps: int
+    """The number of steps in all blocks."""
+    shares: Sequence[Sequence[float]] = ()
+    """The share of its step's time that each micro-batch took, by step; empty if blocks are longer than a step or
+    micro-batches were not measured. See `micro_batch_shares`."""
+
+
+def rate(name: str, unit: str, work: TimedWork, note: str) -> Entry:
+    """The work per second as a metric; None if the work took no time.
+
+    The metric has the interval within this run (`ci95`), or the reason why there is none (`ci_reason`).
+    """
+    amounts, micro = work.amounts, work.micro
     if not sum(micro):
         return None
     seconds = [block / MICRO for block in micro]
-    within = _rate_interval(amounts, seconds, steps, shares)
+    within = _rate_interval(amounts, seconds, work.steps, work.shares)
     rates = [amount / time for amount, time in zip(amounts, seconds) if time]
     computed = metric(
         name,
         math.fsum(amounts) * MICRO / sum(micro),
         unit + "/s",
-        n=steps,
+        n=work.steps,
         stdev=summary.stdev(rates),
     )
     if within.interval is not None:
@@ -140,170 +180,206 @@ def _rate_interval(
     amounts: Sequence[float], seconds: Sequence[float], steps: int, shares: Sequence[Sequence[float]]
 ) -> WithinRun:
     """The interval of a rate, or why there is none: from micro-batches if there are enough, else from steps."""
-    of_steps = within_run(amounts, seconds, steps)
+    from_steps = within_run(amounts, seconds, steps)
     if len(shares) != len(seconds):
-        return of_steps
+        return from_steps
     part_amounts: list[float] = []
     part_seconds: list[float] = []
     for amount, time, step_shares in zip(amounts, seconds, shares):
-        part_amounts += [amount / len(step_shares)] * len(step_shares)
+        count = len(step_shares)
+        part_amounts += [amount / count] * count
         part_seconds += [time * share for share in step_shares]
-    of_parts = within_run(part_amounts, part_seconds)
-    refusal = of_parts.refusal
+    from_micro_batches = within_run(part_amounts, part_seconds)
+    refusal = from_micro_batches.refusal
     if refusal is None:
-        return of_parts
+        return from_micro_batches
     if refusal.kind == "short":
-        return of_steps
-    further_steps = -(-refusal.further_steps // len(shares[0]))
+        return from_steps
+    # `within_run` took each micro-batch for a step: its text and its number are converted to steps.
+    micro_batches_per_step = len(shares[0])
+    further_steps = math.ceil(refusal.further_steps / micro_batches_per_step)
     text = refusal.text.replace("steps", "micro-batches")
-    return of_parts._replace(refusal=refusal._replace(text=text, further_steps=further_steps))
+    return WithinRun(None, refusal._replace(text=text, further_steps=further_steps))
 
 
 def micro_batch_shares(stretch: Stretch) -> list[list[float]]:
     """The share of its step's time that each micro-batch of a short window took, by step; empty if not measured.
 
-    In a pipeline, the first and last micro-batches of a step take another time than the others. So each is taken
-    relative to the mean of its place over the n steps; for that mean, its deviation is widened by sqrt(n / (n - 1)).
+    In a pipeline, the first and the last micro-batches of a step take longer or shorter than the others. That is no
+    noise, so each time is divided by the mean time of the micro-batches at the same place in the n steps. Values
+    deviate less from a mean to which they contribute themselves: sqrt(n / (n - 1)) corrects this.
     """
     steps: list[Sequence[int]] = []
     for span in stretch.spans:
         steps += span.micro_batches
-    if len(steps) != stretch.steps or len(steps) < 2 or not all(map(all, steps)):
+    if len(steps) != stretch.steps or len(steps) < 2:
+        return []
+    if not all(all(times) for times in steps):  # a time of 0: the rate of its micro-batch is not known
         return []
     means = [sum(times) / len(steps) for times in zip(*steps)]
-    widen = math.sqrt(len(steps) / (len(steps) - 1))
+    correction = math.sqrt(len(steps) / (len(steps) - 1))
     shares = []
-    for step in steps:
-        relative = [max(0.0, 1 + (time / mean - 1) * widen) for time, mean in zip(step, means)]
-        total = sum(relative)
-        shares.append([time / total for time in relative])
+    for times in steps:
+        relative_times = []
+        for time, mean in zip(times, means):
+            deviation = (time / mean - 1) * correction
+            relative_times.append(max(0.0, 1 + deviation))
+        total = sum(relative_times)
+        shares.append([relative_time / total for relative_time in relative_times])
     return shares
 
 
-def entire(name: str, unit: str, amount: float, micro: int, note: str) -> dict[str, Any] | None:
-    """The total amount over the total time, as a metric; None if it took no time."""
+def whole_rate(name: str, unit: str, amount: float, micro: int, note: str) -> Entry:
+    """The total amount over the total time, microseconds, as a metric; None if it took no time."""
     if not micro:
         return None
     return metric(name, amount * MICRO / micro, unit + "/s", n=1, note=note)
 
 
 def train_rates(run: Run) -> Iterator[Entry]:
-    """p_core, p_train and their published counterparts, in the case's unit; per device too if the unit is tokens."""
-    section, facts, steady = run.section, run.facts, run.window
-    if facts.kind != TRAIN or steady is None:
+    """p_core, p_train and their published counterparts; p_whole of a complete run.
+
+    p_core is computed from the window. The other rates are computed from all steps of a complete run, and from the
+    window of any other.
+    """
+    if run.facts.kind != TRAIN or run.window is None:
         return
-    unit = facts.unit
-    stretch, covered = steady.stretch, "the window"
-    durations: Sequence[int] = ()
-    if facts.complete and section.durations.get(TRAIN):
-        stretch, covered = section.stretch(), "all steps"
-        durations = section.durations[TRAIN]
-    steps, amounts = stretch.steps, stretch.amount(unit)
-    published = _published_work(stretch, facts)
-    rank = stretch.slowest(OWN)
-    train_micro, published_micro = stretch.time(OWN, rank), stretch.time(PUBLISHED, 0)
-    train_note = f"time of rank {rank}, the slowest rank, without evaluations and checkpoints; over {covered}"
-    host = f"{PUBLISHER}rank 0's host clock, batches counted as full: "
-    wait_note = f"{host}data wait, copy to device and step, over {covered}"
-    window = steady.stretch
+    unit = run.facts.unit
+    window = run.window.stretch
     shares = micro_batch_shares(window)
-    yield rate("p_core", unit, window.amount(unit), steady.micro, window.steps, _core_note(steady), shares)
-    host_micro = stretch.time(HOST, 0)
-    yield rate("p_core_host", unit, published, host_micro, steps, f"{host}step, over {covered}", shares)
-    yield rate("p_train", unit, amounts, train_micro, steps, train_note, shares)
-    if unit == "tokens":
-        name = "tokens_per_second_per_device"
-        world = section.world
-        yield _device_rate(name, amounts, train_micro, steps, train_note, shares, world)
-        yield _device_rate(f"{name}_host", published, published_micro, steps, wait_note, shares, world)
+    window_work = TimedWork(window.amount(unit), run.window.micro, window.steps, shares)
+    yield rate("p_core", unit, window_work, _core_note(run.window))
+    durations = run.section.durations.get(TRAIN)
+    if run.facts.complete and durations:
+        everything = run.section.stretch()
+        yield from _train_rates_over(run, everything, "all steps", shares)
+        yield from _whole_train_rates(run, everything, durations)
     else:
-        yield rate("p_train_published_count", unit, published, published_micro, steps, wait_note)
-    if not durations:
-        return
+        yield from _train_rates_over(run, window, "the window", shares)
+
+
+def _train_rates_over(run: Run, stretch: Stretch, covered: str, shares: Sequence[Sequence[float]]) -> Iterator[Entry]:
+    """p_core_host and p_train over a stretch of steps, which notes call `covered`; in tokens, also per device."""
+    unit, world = run.facts.unit, run.section.world
+    slowest_rank = stretch.slowest(OWN)
+    train_work = TimedWork(stretch.amount(unit), stretch.time(OWN, slowest_rank), stretch.steps, shares)
+    published_amounts = _published_work(stretch, run.facts)
+    host_work = TimedWork(published_amounts, stretch.time(HOST, 0), stretch.steps, shares)
+    published_work = TimedWork(published_amounts, stretch.time(PUBLISHED, 0), stretch.steps, shares)
+
+    yield rate("p_core_host", unit, host_work, f"{HOST_CLOCK}step, over {covered}")
+    train_note = f"time of rank {slowest_rank}, the slowest rank, without evaluations and checkpoints; over {covered}"
+    yield rate("p_train", unit, train_work, train_note)
+    published_note = f"{HOST_CLOCK}data wait, copy to device and step, over {covered}"
+    if unit == "tokens":
+        yield _device_rate("tokens_per_second_per_device", train_work, train_note, world)
+        yield _device_rate("tokens_per_second_per_device_host", published_work, published_note, world)
+    else:
+        yield rate("p_train_published_count", unit, published_work._replace(shares=()), published_note)
+
+
+def _whole_train_rates(run: Run, stretch: Stretch, durations: Sequence[int]) -> Iterator[Entry]:
+    """p_whole of a complete training, and its published counterpart.
+
+    `durations`: how long the training took on each rank, evaluations included, microseconds.
+    """
+    unit = run.facts.unit
     note = "training including evaluations, by the slowest rank"
-    yield entire("p_whole", unit, sum(amounts), max(durations), note)
+    yield whole_rate("p_whole", unit, sum(stretch.amount(unit)), max(durations), note)
     if unit != "tokens":
-        note = f"{host}training including evaluations"
-        yield entire("p_whole_published_count", unit, sum(published), durations[0], note)
+        published_amount = sum(_published_work(stretch, run.facts))
+        note = f"{HOST_CLOCK}training including evaluations"
+        yield whole_rate("p_whole_published_count", unit, published_amount, durations[0], note)
 
 
-def _device_rate(
-    name: str,
-    tokens: Sequence[int],
-    micro: Sequence[int],
-    steps: int,
-    note: str,
-    shares: Sequence[Sequence[float]],
-    world: int,
-) -> Entry:
-    """A rate of tokens as one of each of `world` devices; see `rate`."""
-    amounts = [amount / world for amount in tokens]
-    computed = rate(name, "tokens", amounts, micro, steps, f"{note}; per device, {world} devices", shares)
+def _device_rate(name: str, work: TimedWork, note: str, world: int) -> Entry:
+    """The tokens per second of each device, as a mean over all `world` devices; see `rate`."""
+    amounts = [amount / world for amount in work.amounts]
+    computed = rate(name, "tokens", work._replace(amounts=amounts), f"{note}; per device, {world} devices")
     if computed is None:
         return None
     return dict(computed, scope="device")
 
 
 def infer_rates(run: Run) -> Iterator[Entry]:
-    """p_infer_core and p_infer_core_host, p_infer_whole of a complete run; p_val_* of the pass before."""
-    section, facts = run.section, run.facts
-    if facts.kind != INFER:
+    """p_infer_core and p_infer_core_host of an inference, and p_infer_whole of a complete one.
+
+    If the case validates before, the same metrics of that pass are called p_val_*.
+    """
+    if run.facts.kind != INFER:
         return
-    unit = facts.unit
-    for phase in dict.fromkeys(span.phase for span in section.spans):
-        steady = window_of(section.stretch(phase, WINDOW))
-        if steady is None:
-            continue
-        stretch, n, note = steady.stretch, steady.stretch.steps, _core_note(steady)
-        amounts, useful = stretch.amount(unit), stretch.amount("tokens_useful")
-        host = PUBLISHER + "rank 0's host clock, batches counted as full: step; excluding warm-up"
-        yield rate(f"p_{phase}_core", unit, amounts, steady.micro, n, note)
-        yield rate(f"p_{phase}_core_host", unit, _published_work(stretch, facts), stretch.time(HOST, 0), n, host)
-        if unit == "tokens" and useful != amounts:
-            note += "; padding is not counted"
-            yield rate(f"p_{phase}_core_useful", unit, useful, steady.micro, n, note)
-        if facts.complete and phase in section.durations:
-            total, longest = section.stretch(phase).total(unit), max(section.durations[phase])
-            note = "the whole pass including loading, by the slowest rank"
-            yield entire(f"p_{phase}_whole", unit, total, longest, note)
+    phases = dict.fromkeys(span.phase for span in run.section.spans)  # each once, in their order
+    for phase in phases:
+        window = window_of(run.section.stretch(phase, WINDOW))
+        if window is not None:
+            yield from _infer_rates_of_phase(run, phase, window)
+
+
+def _infer_rates_of_phase(run: Run, phase: str, window: Window) -> Iterator[Entry]:
+    """The rates of one pass over a data set, which is the phase `val` or `infer`."""
+    section, facts = run.section, run.facts
+    stretch, unit = window.stretch, facts.unit
+    work = TimedWork(stretch.amount(unit), window.micro, stretch.steps)
+    note = _core_note(window)
+    yield rate(f"p_{phase}_core", unit, work, note)
+    host_work = TimedWork(_published_work(stretch, facts), stretch.time(HOST, 0), stretch.steps)
+    yield rate(f"p_{phase}_core_host", unit, host_work, f"{HOST_CLOCK}step; excluding warm-up")
+    useful_tokens = stretch.amount("tokens_useful")
+    if unit == "tokens" and useful_tokens != work.amounts:
+        useful_work = work._replace(amounts=useful_tokens)
+        yield rate(f"p_{phase}_core_useful", unit, useful_work, f"{note}; padding is not counted")
+    if facts.complete and phase in section.durations:
+        total = section.stretch(phase).total(unit)
+        longest = max(section.durations[phase])
+        note = "the whole pass including loading, by the slowest rank"
+        yield whole_rate(f"p_{phase}_whole", unit, total, longest, note)
 
 
 def _published_work(stretch: Stretch, facts: Facts) -> list[int]:
-    """The work of each block as publishers count it: that of rank 0 by the number of replicas, and every batch of
-    samples as full."""
-    name = "tokens" if facts.unit == "tokens" else "samples_published"
-    return [amount * facts.replicas for amount in stretch.column(name, 0)]
+    """The work of each block as publishers count it: the work of rank 0 multiplied by the number of replicas.
+
+    Publishers count every batch of samples as full.
+    """
+    column = "samples_published"
+    if facts.unit == "tokens":
+        column = "tokens"
+    return [amount * facts.replicas for amount in stretch.column(column, 0)]
 
 
-def _core_note(steady: Window) -> str:
-    return f"device time of the steps of rank {steady.rank}, the slowest rank; excluding warm-up"
+def _core_note(window: Window) -> str:
+    return f"device time of the steps of rank {window.rank}, the slowest rank; excluding warm-up"
 
 
 def utilisation(run: Run) -> Iterator[Entry]:
-    """mfu and hfu relative to the datasheet's peak, mfu_measured relative to this run's matrix product, mfu_roof to
-    the fastest one of its roofs; fractions."""
-    steady, peak, ceiling = run.window, run.facts.peak, run.ceiling
-    if steady is None or not run.facts.counted or not steady.seconds:
+    """The model's FLOPs per second as fractions of a peak: mfu, hfu, mfu_useful, mfu_measured and mfu_roof.
+
+    The first three are relative to the peak in the datasheet. mfu_measured is relative to the matmul that every rank
+    measures during the run, mfu_roof to the fastest matmul of the roofs that were measured before it.
+    """
+    window, peak, ceiling = run.window, run.facts.peak, run.ceiling
+    if window is None or not run.facts.counted or not window.seconds:
         return
-    seconds = steady.seconds * run.section.world
-    achieved = steady.stretch.flops("executed") / seconds
-    recomputed = steady.stretch.flops("recomputed") / seconds
+    device_seconds = window.seconds * run.section.world
+    executed = window.stretch.flops("executed") / device_seconds
+    recomputed = window.stretch.flops("recomputed") / device_seconds
+    useful = window.stretch.flops("useful") / device_seconds
     if peak:
-        yield metric("mfu", achieved / peak, "fraction", note="executed model FLOPs, including padding")
-        recomputation = "including recomputation" if recomputed else "equal to mfu: nothing is recomputed"
-        yield metric("hfu", (achieved + recomputed) / peak, "fraction", note=recomputation)
-        useful = steady.stretch.flops("useful") / seconds
+        yield metric("mfu", executed / peak, "fraction", note="executed model FLOPs, including padding")
+        hfu_note = "equal to mfu: nothing is recomputed"
+        if recomputed:
+            hfu_note = "including recomputation"
+        yield metric("hfu", (executed + recomputed) / peak, "fraction", note=hfu_note)
         yield metric("mfu_useful", useful / peak, "fraction", note="without padding")
     if ceiling:
         note = "relative to the matrix product measured in this run"
-        yield metric("mfu_measured", achieved / ceiling, "fraction", note=note)
+        yield metric("mfu_measured", executed / ceiling, "fraction", note=note)
         if recomputed:
-            yield metric("hfu_measured", (achieved + recomputed) / ceiling, "fraction", note=note)
-    names = roofs.short_roofs(run.facts.precision)[:2]
-    products = [computed["value"] * 1e12 for computed in run.metrics if computed["name"] in names]
-    if products:
+            yield metric("hfu_measured", (executed + recomputed) / ceiling, "fraction", note=note)
+    matmul_names = roofs.matmul_names(run.facts.precision)
+    matmul_rates = [entry["value"] * TERA for entry in run.metrics if entry["name"] in matmul_names]
+    if matmul_rates:
         note = "relative to the fastest matrix product before the steps, of the middle device"
-        yield metric("mfu_roof", achieved / max(products), "fraction", note=note)
+        yield metric("mfu_roof", executed / max(matmul_rates), "fraction", note=note)
 
 
 def published_utilisation(run: Run) -> Iterator[Entry]:
@@ -311,17 +387,26 @@ def published_utilisation(run: Run) -> Iterator[Entry]:
     formula = run.facts.published
     if not formula or run.window is None or not run.facts.counted:
         return
-    peak = formula.get("peaks", {}).get(run.facts.precision, formula.get("peak", run.facts.peak))
+    peak = _published_peak(formula, run.facts)
     if peak is None:
         return
-    for base in run.metrics:
-        if base["name"] == formula["metric"]:
-            yield _utilisation_of(base, formula, peak, run.section.world)
+    for entry in run.metrics:
+        if entry["name"] == formula["metric"]:
+            yield _utilisation_from(entry, formula, peak, run.section.world)
             return
 
 
-def _utilisation_of(base: Mapping[str, Any], formula: Mapping[str, Any], peak: float, world: int) -> Entry:
-    """The utilisation that follows from a throughput of one device, or of all `world` devices."""
+def _published_peak(formula: Mapping[str, Any], facts: Facts) -> float | None:
+    """The peak that a publisher divides by, FLOP/s: that of the precision, else its one peak, else the datasheet's."""
+    peaks: Mapping[str, float] = formula.get("peaks", {})
+    if facts.precision in peaks:
+        return peaks[facts.precision]
+    peak: float | None = formula.get("peak", facts.peak)
+    return peak
+
+
+def _utilisation_from(base: Mapping[str, Any], formula: Mapping[str, Any], peak: float, world: int) -> Entry:
+    """The utilisation that follows from the metric `base`, a throughput of one device or of all `world` devices."""
     devices = world
     if base["scope"] == "device":
         devices = 1
@@ -342,33 +427,36 @@ def _utilisation_of(base: Mapping[str, Any], formula: Mapping[str, Any], peak: f
 
 
 def e2e_time(run: Run) -> Iterator[Entry]:
-    """The whole published run, without imports."""
+    """e2e_time: the duration of the whole published run, without imports, seconds."""
     if run.facts.complete and run.facts.kind != MEASURE and "e2e" in run.section.timing:
-        yield metric("e2e_time", run.section.timing["e2e"] / MICRO, "s", n=1, note="excluding imports")
+        seconds = run.section.timing["e2e"] / MICRO
+        yield metric("e2e_time", seconds, "s", n=1, note="excluding imports")
 
 
 def memory(run: Run) -> Iterator[Entry]:
     """mem_peak and allocator_peak, GiB, maximum over devices."""
-    used = "in use on the device when training ended"
+    note = "in use on the device when training ended"
     if run.facts.device_kind == "cpu":
-        used = "resident set of the largest rank"
-    yield _largest_peak("mem_peak", run.section.memory.get("peak", ()), used)
+        note = "resident set of the largest rank"
+    peaks = run.section.memory.get("peak", ())
+    yield _largest_peak("mem_peak", peaks, note)
     allocator_peaks = run.section.memory.get("allocator_peak", ())
     yield _largest_peak("allocator_peak", allocator_peaks, "maximum sum of live tensors")
 
 
 def _largest_peak(name: str, peaks: Sequence[int | None], note: str) -> Entry:
+    """The largest of the peaks of all ranks, bytes, as a metric; None if no rank measured one."""
     measured = [peak for peak in peaks if peak]
     if not measured:
         return None
     return metric(name, max(measured) / GIB, "GiB", "device", n=len(measured), note=note)
 
 
-def evaluated(run: Run) -> Iterator[Entry]:
+def evaluation_results(run: Run) -> Iterator[Entry]:
     """acc, acc_as_published and the case's additional results, each from the last evaluation that has it."""
     latest: dict[str, Entry] = {}
     for evaluation in run.facts.evaluations:
-        if evaluation["epoch"] < 0:  # before the training
+        if evaluation["epoch"] < 0:  # an evaluation of the untrained model
             continue
         count = evaluation["counted"]
         if evaluation["accuracy"] is not None:
@@ -384,7 +472,7 @@ def evaluated(run: Run) -> Iterator[Entry]:
 
 
 def final_loss(run: Run) -> Iterator[Entry]:
-    """The mean of the last losses of a training, at most LOSS_TAIL; none without losses or if one is not finite."""
+    """loss: the mean of the last LOSS_TAIL losses of a training. A loss that is not finite leaves the metric out."""
     if run.facts.kind != TRAIN:
         return
     tail = run.facts.losses[-LOSS_TAIL:]
@@ -395,23 +483,26 @@ def final_loss(run: Run) -> Iterator[Entry]:
 
 
 def device_rates(run: Run) -> Iterator[Entry]:
-    """The rate of each product and copy, TFLOP/s or GB/s of the middle device; the bus bandwidth of the largest
-    all-reduce."""
+    """The rates of the roofs: TFLOP/s of each matmul and GB/s of each copy, of the device with the median rate.
+
+    An all-reduce has its bus bandwidth, GB/s. Measurements as MAMF makes them are left to `published_rates`.
+    """
     world = run.section.world
     for measurement in roofs.measurements(run.section):
         if measurement["name"] == roofs.ALL_REDUCE:
             factor = roofs.bus_factor(roofs.ALL_REDUCE, world)
             note = f"{measurement['bytes']} bytes over {world} ranks; factor {factor:g} of nccl-tests"
-            yield _measured("all_reduce_busbw", measurement, factor, "job", note)
+            yield _measured_rate("all_reduce_busbw", measurement, factor, "job", note)
         elif measurement["operation"] not in roofs.COLLECTIVES and "cleared_bytes" not in measurement:
-            yield _measured(measurement["name"], measurement, 1.0, "device", _device_note(measurement, world))
+            note = _device_note(measurement, world)
+            yield _measured_rate(measurement["name"], measurement, 1.0, "device", note)
 
 
 def published_rates(run: Run) -> Iterator[Entry]:
-    """Means over all repeats and devices, as MAMF and FlagPerf's base/ count them, of all-reduce at its largest size.
+    """The rates of the roofs as they are published: means over all repeats and devices.
 
-    Of an all-reduce within a node, its bus bandwidth counted twice, for both directions; between nodes, counted once,
-    with the factor of the devices of one node; none for one device a node, whose factor is 0.
+    MAMF (mamf-finder.py of stas00/ml-engineering) and FlagPerf's base/ compute such means. Only measurements for
+    which one of them publishes a mean have this metric.
     """
     for span in (*run.section.spans, *run.section.roofs):
         if span.measured is None:
@@ -423,32 +514,34 @@ def published_rates(run: Run) -> Iterator[Entry]:
 
 
 def _published_mean(run: Run, span: Span, measured: Mapping[str, Any], name: str) -> Entry:
-    """The mean over all repeats and devices of one measurement; None if it has no time or no bus bandwidth.
+    """The mean rate over all repeats and devices of one measurement; None if it took no time.
 
-    With all repeats that the publisher makes, a window without an interval has no `ci_reason`: a longer window would
-    say no more, and only further runs give an interval.
+    None also for an all-reduce with one device per node, for which FlagPerf's bus bandwidth is 0.
+
+    A measurement with all repeats that the publisher makes has no `ci_reason`, even if it has no interval: no longer
+    measurement is wanted, and only further runs give an interval.
     """
     world, operation = run.section.world, measured["operation"]
-    unit, scale = "GB", 1e9
+    unit, scale = "GB", GIGA
     if operation == roofs.PRODUCT:
-        unit, scale = "TFLOP", 1e12
+        unit, scale = "TFLOP", TERA
     stretch = Stretch([span], run.section.block)
     size = roofs.amount(measured) / scale
     slowest = None
     if operation not in roofs.COLLECTIVES:
-        slowest = slowest_device([size * rate for rate in _operations_per_second(stretch)])
+        slowest = slowest_device([size * count for count in _operations_per_second(stretch)])
     if operation == roofs.ALL_REDUCE:
         size *= _published_bus_factor(world, run.facts.nodes)
     if not size:
         return None
     amounts = [size * count for count in stretch.amount("samples")]
     micro = add([stretch.time(DEVICE, rank) for rank in range(world)])
-    computed = rate(name, unit, amounts, micro, span.steps, f"{PUBLISHER}mean over all repeats and devices")
+    work = TimedWork(amounts, micro, span.steps)
+    computed = rate(name, unit, work, f"{PUBLISHER}mean over all repeats and devices")
     if computed is None:
         return None
     reason = computed.pop("ci_reason", None)
-    as_many_as_published = "cleared_bytes" in measured or (run.facts.complete and span.steps >= MIN_STEPS)
-    if reason and not as_many_as_published:
+    if reason and not _has_published_repeats(run, span, measured):
         computed["ci_reason"] = (
             f"{span.steps} repeats are not all that the publisher makes: `roofs --full` makes them"
         )
@@ -457,15 +550,26 @@ def _published_mean(run: Run, span: Span, measured: Mapping[str, Any], name: str
     return dict(computed, scope="device")
 
 
+def _has_published_repeats(run: Run, span: Span, measured: Mapping[str, Any]) -> bool:
+    """Whether a measurement has as many repeats as the publisher makes. One made as MAMF makes it always has."""
+    if "cleared_bytes" in measured:
+        return True
+    return run.facts.complete and span.steps >= MIN_STEPS
+
+
 def _published_bus_factor(world: int, nodes: int) -> float:
-    """FlagPerf's bus bandwidth of an all-reduce over its algorithm bandwidth."""
+    """FlagPerf's bus bandwidth of an all-reduce over its algorithm bandwidth.
+
+    Within one node FlagPerf counts both directions of a link. Between nodes it counts one direction, and uses the
+    factor for the devices of a single node.
+    """
     if nodes == 1:
         return 2 * roofs.bus_factor(roofs.ALL_REDUCE, world)
     return roofs.bus_factor(roofs.ALL_REDUCE, world // nodes)
 
 
 def _operations_per_second(stretch: Stretch) -> list[float]:
-    """The mean of each rank; empty if one of them took no time."""
+    """The mean number of operations per second of each rank; empty if a rank took no time."""
     counts = [sum(stretch.column("samples", rank)) for rank in range(stretch.world)]
     micro = [stretch.rank_time(DEVICE, rank) for rank in range(stretch.world)]
     if not all(micro):
@@ -473,11 +577,11 @@ def _operations_per_second(stretch: Stretch) -> list[float]:
     return [count * MICRO / time for count, time in zip(counts, micro)]
 
 
-def _measured(name: str, measurement: Mapping[str, Any], factor: float, scope: str, note: str) -> Entry:
-    """A measurement as a metric, its rates multiplied by `factor`."""
-    scale, unit = 1e9, "GB/s"
+def _measured_rate(name: str, measurement: Mapping[str, Any], factor: float, scope: str, note: str) -> Entry:
+    """An entry of the record's `measurements` as a metric, with its rates multiplied by `factor`."""
+    unit, scale = "GB/s", GIGA
     if measurement["unit"] == "FLOP/s":
-        scale, unit = 1e12, "TFLOP/s"
+        unit, scale = "TFLOP/s", TERA
     ci95 = ci_method = ci_reason = None
     if measurement["ci95"]:
         ci95 = [bound * factor / scale for bound in measurement["ci95"]]
@@ -486,6 +590,7 @@ def _measured(name: str, measurement: Mapping[str, Any], factor: float, scope: s
         ci_reason = "the repeats are in blocks too few for one"
     else:
         ci_reason = "the last repeats were not steady"
+    device_rates = [rate * factor / scale for rate in measurement.get("devices", ())]
     return metric(
         name,
         measurement["rate"] * factor / scale,
@@ -496,14 +601,15 @@ def _measured(name: str, measurement: Mapping[str, Any], factor: float, scope: s
         ci95=ci95,
         ci_method=ci_method,
         ci_reason=ci_reason,
-        slowest_device=slowest_device([rate * factor / scale for rate in measurement.get("devices", ())]),
+        slowest_device=slowest_device(device_rates),
         note=note,
     )
 
 
 def _device_note(measurement: Mapping[str, Any], world: int) -> str:
     if "shape" in measurement:
-        note = f"{' x '.join(map(str, measurement['shape']))}; median of its repeats"
+        shape = " x ".join(map(str, measurement["shape"]))
+        note = f"{shape}; median of its repeats"
     else:
         note = f"{measurement['bytes']} bytes; median of its repeats"
     if world > 1:
@@ -520,7 +626,7 @@ METRICS = (
     published_utilisation,
     e2e_time,
     memory,
-    evaluated,
+    evaluation_results,
     final_loss,
 )
-"""In the order of the record."""
+"""The functions that compute metrics, in the order of the record."""

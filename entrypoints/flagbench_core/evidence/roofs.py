@@ -1,7 +1,8 @@
-"""What a device reaches without a model: matrix products, copies and collectives, each repeated until it is steady.
+"""The roofs of a device: the rates of matmuls, copies and collectives that it reaches without a model.
 
-A measurement is a span of repeats, whose `measured` names the operation. A repeat is several operations one after the
-other, which its column `samples` counts.
+Computes the `measurements` of a record, and its `results` (digests of fixed operations), from what an image measured.
+In the evidence, a measurement is a span of repeats whose `measured` describes the operation. A repeat is several
+operations one after the other; their number is in its column `samples`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from flagbench_core.evidence.section import Section, Span
 from flagbench_core.stats import summary
 
 PRODUCT = "matmul"
+"""The operation of a measurement that multiplies matrices."""
 ALL_REDUCE = "all_reduce"
 COLLECTIVES = (ALL_REDUCE, "all_gather", "all_to_all")
-"""Operations of all ranks together. The last two are in records of earlier versions."""
+"""Operations in which all ranks take part. Only records of earlier versions have the last two."""
 PUBLISHED_MEANS = frozenset(
     (
         *("matmul_fp64", "matmul_fp32", "matmul_tf32", "matmul_fp16", "matmul_bf16"),
@@ -26,51 +28,71 @@ PUBLISHED_MEANS = frozenset(
 )
 """Measurements of which FlagPerf's base/ publishes a mean."""
 MAMF = "mamf"
-"""Products as MAMF times them (mamf-finder.py of stas00/ml-engineering at 744d01e1): each by itself, with the caches
-cleared before it; the mean of MAMF_REPEATS after MAMF_WARMUP."""
+"""The measurement of matmuls as MAMF makes it (mamf-finder.py of stas00/ml-engineering at 744d01e1).
+
+Each matmul is timed by itself, with the caches cleared before it. The result is the mean of MAMF_REPEATS matmuls after
+MAMF_WARMUP others.
+"""
 MAMF_PUBLISHED = "mamf_published"
-"""The same in the shape of MAMF's row of the device."""
-MAMF_WARMUP, MAMF_REPEATS = 50, 100
+"""The same measurement, with the matrix shape of the row that MAMF publishes for the device."""
+MAMF_WARMUP = 50
+MAMF_REPEATS = 100
 HEATED_SECONDS = 1.0
-"""Of a product timed as MAMF times it on a device that was heated before, at least: an idle device is fast for a
-moment, until its power is limited."""
+"""How long a matmul runs at least before it is measured as MAMF does, if the device is to be heated before.
+
+An idle device is fast for a moment, until its power is limited.
+"""
 REPEATS = summary.MIN_DRIFT_STEPS
-"""The last repeats, of which a measurement is made."""
-DRIFT, SPREAD = 0.02, 0.05
-"""Of steady repeats, the most by which the medians of their halves differ, and their largest `spread`."""
+"""The number of repeats in a measurement: the last ones of all that were made."""
+DRIFT = 0.02
+"""The most by which the medians of the two halves of steady repeats differ, relative."""
+SPREAD = 0.05
+"""The largest `spread` of steady repeats."""
 MOST_LISTED = 64
-"""Devices that a record lists one by one."""
+"""The most devices whose rates a record lists one by one."""
 INTERVAL = "order statistics of the median"
 """The `ci_method` of a measurement."""
+NORMAL_MAD = 1.4826
+"""The standard deviation of a normal distribution over its median absolute deviation."""
+
+
+def matmul_names(precision: str) -> tuple[str, ...]:
+    """The names of the matmul measurements in a precision: the square one, and the best of several shapes."""
+    return (f"matmul_{precision}", f"matmul_{precision}_best")
 
 
 def short_roofs(precision: str) -> tuple[str, ...]:
-    """The measurements that a run of a model begins with, if asked: of the products, those of its precision."""
-    return (f"matmul_{precision}", f"matmul_{precision}_best", "memory_bandwidth", ALL_REDUCE)
+    """The names of the measurements before the steps of a model (`--roofs`), in the precision of the model."""
+    return (*matmul_names(precision), "memory_bandwidth", ALL_REDUCE)
 
 
 def matmul_flops(m: int, n: int, k: int) -> int:
-    """FLOPs of a product of (m, k) by (k, n), a multiply-accumulate counted as 2."""
+    """FLOPs of the product of an (m, k) and a (k, n) matrix. A multiply-accumulate counts as 2."""
     return 2 * m * n * k
 
 
 def copied_bytes(size: int) -> int:
-    """Bytes that a copy of `size` bytes within one memory moves: all are read and written."""
+    """Bytes that a copy of `size` bytes within one memory moves: each byte is read once and written once."""
     return 2 * size
 
 
 def bus_factor(operation: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth of a collective, by nccl-tests (doc/PERFORMANCE.md, 03a204a1).
+    """Bus bandwidth over algorithm bandwidth of a collective, as nccl-tests defines it (doc/PERFORMANCE.md, 03a204a1).
 
-    Algorithm bandwidth is S/t, where S is the whole array: in all-gather that which every rank has in the end, in
-    all-to-all that which each rank sends.
+    Algorithm bandwidth is S/t, where S is the size of the whole array: in all-gather the array that every rank has in
+    the end, in all-to-all the array that each rank sends.
     """
-    passes = 2 if operation == ALL_REDUCE else 1
+    passes = 1
+    if operation == ALL_REDUCE:  # a reduce-scatter and an all-gather
+        passes = 2
     return passes * (ranks - 1) / ranks
 
 
 def amount(measured: Mapping[str, Any]) -> int:
-    """FLOPs or bytes of one operation. Raises EvidenceError if its sizes are missing."""
+    """The FLOPs or bytes of one operation, as a span's `measured` describes it: matmuls have FLOPs, others bytes.
+
+    Raises EvidenceError if its shape or its size is missing.
+    """
     try:
         if measured["operation"] == PRODUCT:
             m, n, k = measured["shape"]
@@ -84,13 +106,15 @@ def amount(measured: Mapping[str, Any]) -> int:
 
 
 def spread(values: Sequence[float]) -> float:
-    """The standard deviation of the values relative to their median, from the median absolute deviation (times
-    1.4826, as in a normal distribution), which a few interrupted repeats do not change."""
+    """The standard deviation of the values relative to their median; infinite if the median is 0.
+
+    It is estimated from the median absolute deviation, which a few interrupted repeats do not change.
+    """
     middle = summary.median(values)
     if not middle:
         return math.inf
     deviation = summary.median([abs(number - middle) for number in values])
-    return 1.4826 * deviation / middle
+    return NORMAL_MAD * deviation / middle
 
 
 def is_steady(values: Sequence[float], repeats: int | None = None) -> bool:
@@ -109,13 +133,20 @@ def is_steady(values: Sequence[float], repeats: int | None = None) -> bool:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The narrowest interval of order statistics that contains the median with at least 95 %; None for too few
-    values. (Conover, Practical Nonparametric Statistics, 3.2.)"""
+    """The narrowest interval of order statistics that contains the median with at least 95 %; None for too few values.
+
+    The number of values below the true median is binomial with probability 1/2. So values can be cut off at each end
+    as long as its tail keeps at most 2.5 % (Conover, Practical Nonparametric Statistics, 3.2).
+    """
     ordered = sorted(values)
     n = len(values)
-    cut = below = 0
-    while cut < n // 2 and (below + math.comb(n, cut)) / 2**n <= 0.025:
-        below += math.comb(n, cut)
+    cut = 0
+    outcomes_cut = 0  # of all 2**n outcomes, those in which the median is among the first `cut` values
+    while cut < n // 2:
+        outcomes = outcomes_cut + math.comb(n, cut)
+        if outcomes / 2**n > 0.025:
+            break
+        outcomes_cut = outcomes
         cut += 1
     if not cut:
         return None
@@ -132,30 +163,38 @@ def measurements(section: Section) -> list[dict[str, Any]]:
 
 
 def _measurement(span: Span, measured: Mapping[str, Any], world: int) -> dict[str, Any]:
-    """One measurement: the rate of each device, and of the middle one.
+    """One measurement: the rate of each device, and that of the device with the median rate.
 
     A collective has one rate, that of the rank with the longest time.
     """
-    size, operation = amount(measured), measured["operation"]
-    ranks = [*range(world)]
+    operation = measured["operation"]
+    size = amount(measured)
+    ranks = list(range(world))
     if operation in COLLECTIVES:
-        ranks = [max(ranks, key=lambda rank: sum(span.columns["device"][rank]))]
+        ranks = [_slowest_rank(span, world)]
     rates = [_rates(span, rank, size) for rank in ranks]
     if not all(rates):
         raise EvidenceError(f"{span.name} took no time")
     medians = [summary.median(device_rates) for device_rates in rates]
-    middle = sorted(range(len(medians)), key=medians.__getitem__)[(len(medians) - 1) // 2]
+    order = sorted(range(len(medians)), key=medians.__getitem__)
+    middle = order[(len(order) - 1) // 2]  # of two devices, the slower one
     steady = all(is_steady(device_rates, span.steps) for device_rates in rates)
+    unit = "B/s"
+    if operation == PRODUCT:
+        unit = "FLOP/s"
+    ci95 = None
+    if steady:
+        ci95 = interval(rates[middle])
     measurement = {
         "name": span.phase,
         **measured,
-        "unit": "FLOP/s" if operation == PRODUCT else "B/s",
+        "unit": unit,
         "repeats": span.steps,
         "steady": steady,
         "rate": medians[middle],
         "spread": spread(rates[middle]),
         "stdev": summary.stdev(rates[middle]),
-        "ci95": interval(rates[middle]) if steady else None,
+        "ci95": ci95,
     }
     if operation in COLLECTIVES:
         measurement["bus_rate"] = medians[0] * bus_factor(operation, world)
@@ -164,8 +203,13 @@ def _measurement(span: Span, measured: Mapping[str, Any], world: int) -> dict[st
     return measurement
 
 
+def _slowest_rank(span: Span, world: int) -> int:
+    """The rank whose repeats took the longest together; the first of equals."""
+    return max(range(world), key=lambda rank: sum(span.columns["device"][rank]))
+
+
 def _rates(span: Span, rank: int, size: int) -> list[float]:
-    """The rate of each repeat of a rank; `size`: FLOPs or bytes of one operation."""
+    """The rate of each repeat of a rank, FLOP/s or B/s. `size`: the FLOPs or bytes of one operation."""
     repeats = zip(span.columns["samples"][rank], span.columns["device"][rank])
     return [size * count * MICRO / micro for count, micro in repeats if micro]
 
@@ -178,15 +222,18 @@ def listed(measurement: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compare_results(ranks: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The record's `results`: the digests of each fixed operation, and the ranks that computed other bits.
+    """The record's `results`: which ranks computed the same bits in each fixed operation.
+
+    Every rank runs each operation twice, with the same input.
 
     Args:
-        ranks: of each rank the digests by operation, `first` and `second`, and `alike`, which is equal for devices
-            of one model with one driver.
+        ranks: by rank, `first` and `second`, the digests of its two results by the name of the operation, and
+            `alike`, a value that is equal for devices of the same model with the same driver.
 
-    `changed` are ranks whose two results differ. `apart` are ranks whose result is not that of most devices alike, or
-    all of these where no result is that of most; a changed rank is not compared with others, since it is known to be
-    the faulty one.
+    Returns:
+        An entry for each operation: its `name`; `digests`, the ranks by the digest of their first result; `changed`,
+        the ranks whose two results differ; and `apart`, the ranks whose result differs from that of most devices of
+        the same model. If no result is that of most of these devices, all of them are `apart`.
     """
     names: dict[str, None] = {}
     for computed in ranks.values():
@@ -195,22 +242,25 @@ def compare_results(ranks: Mapping[int, Mapping[str, Any]]) -> list[dict[str, An
 
 
 def _compare_result(name: str, ranks: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """The entry of one operation; see `compare_results`."""
     digests: dict[str, list[int]] = {}
     changed: list[int] = []
-    groups: dict[Any, dict[str, list[int]]] = {}  # of devices alike: their ranks by digest
+    models: dict[Any, dict[str, list[int]]] = {}
     for rank, computed in sorted(ranks.items()):
         first = computed["first"].get(name)
-        digests.setdefault(str(first), []).append(rank)
+        digest = str(first)
+        digests.setdefault(digest, []).append(rank)
         if first != computed["second"].get(name):
             changed.append(rank)
-            continue
-        groups.setdefault(computed["alike"], {}).setdefault(str(first), []).append(rank)
+            continue  # it is known to be faulty, so it says nothing about the others
+        ranks_by_digest = models.setdefault(computed["alike"], {})
+        ranks_by_digest.setdefault(digest, []).append(rank)
     apart: list[int] = []
-    for by_digest in groups.values():
-        if len(by_digest) == 1:
+    for ranks_by_digest in models.values():
+        if len(ranks_by_digest) == 1:
             continue
-        count = sum(map(len, by_digest.values()))
-        for equal in by_digest.values():
-            if 2 * len(equal) <= count:
-                apart += equal
+        count = sum(map(len, ranks_by_digest.values()))
+        for equal_ranks in ranks_by_digest.values():
+            if 2 * len(equal_ranks) <= count:  # not the majority
+                apart += equal_ranks
     return {"name": name, "digests": digests, "changed": changed, "apart": sorted(apart)}

@@ -1,4 +1,8 @@
-"""The section `evidence` of a record: spans of steps by rank, and what was measured once."""
+"""The section `evidence` of a record: spans of steps with the times and the work of every rank.
+
+An image writes it with `Section.to_json`; the image and the host read it with `read_section`, which refuses evidence
+that contradicts itself. Everything else in this package computes with `Section`, `Span` and `Stretch`.
+"""
 
 from __future__ import annotations
 
@@ -21,136 +25,173 @@ from flagbench_core.evidence.columns import (
     unpack,
 )
 
-TRAIN, INFER, MEASURE = KINDS = "train", "infer", "measure"
-"""Kinds of cases. The window is of the phase of that name; a case that measures has a phase for each measurement."""
-WARMUP, WINDOW = "warmup", "window"
-"""The parts of a phase: steps that p_core leaves out, and those that it is computed from."""
+TRAIN = "train"
+INFER = "infer"
+MEASURE = "measure"
+KINDS = (TRAIN, INFER, MEASURE)
+"""The kinds of cases. The steps of training and inference are in a phase of that name; a case that measures roofs has
+a phase for each measurement."""
+WARMUP = "warmup"
+"""The part of a phase with the first steps, which p_core leaves out."""
+WINDOW = "window"
+"""The part of a phase with the steps that p_core is computed from."""
 MOST_BLOCKS = 100_000
-"""Blocks of all ranks: bounds the time and memory of reading a column of equal numbers, which is short."""
+"""The most blocks of all ranks together that are read.
+
+A column of equal numbers is short in JSON whatever its length: the limit bounds the time and memory of reading it.
+"""
 
 
 class Collectives(NamedTuple):
-    """How long each rank worked until its first collective, and waited in collectives for others, microseconds."""
+    """The times of the ranks in collectives, microseconds, as sums over blocks of steps."""
 
-    block: int  # steps per block: more than those of the columns in a long run
-    first: list[list[int]]  # by rank: the sum of each block
+    block: int
+    """Steps per block. In a long run these blocks are longer than those of the columns."""
+    first: list[list[int]]
+    """By rank and block: how long the rank worked from the start of a step to its first collective."""
     wait: list[list[int]]
+    """By rank and block: how long the rank waited in collectives for the other ranks."""
 
 
 class Span(NamedTuple):
     """Consecutive steps of all ranks. A block never crosses the border of a span."""
 
-    phase: str  # train, val or infer, or the name of a measurement
-    part: str  # WARMUP or WINDOW
+    phase: str
+    """`train`, `val`, `infer`, or the name of a measurement."""
+    part: str
+    """WARMUP or WINDOW."""
     first: int
+    """The number of the first step."""
     steps: int
-    columns: dict[str, list[list[int]]]  # of each name of COLUMNS, by rank: the number of each block
-    flops: dict[str, list[int]]  # of each name of FLOPS, by rank: the sum over the span
-    loss: list[list[float | None] | None]  # by rank: the sum of each block; empty if left out
-    collectives: Collectives | None = None  # None if not measured in every step of every rank
-    passes: Mapping[str, list[int]] = {}  # PASSES by rank, microseconds over the span; empty if not measured
-    measured: Mapping[str, Any] | None = None  # the operation of a measurement: see roofs.py
+    """How many steps the span has."""
+    columns: dict[str, list[list[int]]]
+    """By name (see COLUMNS), rank and block: the sum over the steps of the block."""
+    flops: dict[str, list[int]]
+    """By name (see FLOPS) and rank: the sum over the span."""
+    loss: list[list[float | None] | None]
+    """By rank and block: the sum of the losses; empty if losses are left out."""
+    collectives: Collectives | None = None
+    """None if they were not measured in every step of every rank."""
+    passes: Mapping[str, list[int]] = {}
+    """By name (see PASSES) and rank: microseconds over the span; empty if not measured."""
+    measured: Mapping[str, Any] | None = None
+    """The operation of a measurement, as roofs.py reads it; None for the steps of a model."""
     micro_batches: Sequence[Sequence[int]] = ()
-    """Of a short window, microseconds on the slowest rank's device, by step."""
+    """By step: microseconds of each micro-batch on the slowest rank's device; empty except in a short window."""
 
     @property
     def end(self) -> int:
-        """The end of its steps, exclusive."""
+        """The number of the first step after the span."""
         return self.first + self.steps
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the span in messages of errors."""
         return f"the {self.part} of {self.phase}"
 
 
 class Stretch:
-    """Consecutive spans, taken as one."""
+    """Consecutive spans whose steps are evaluated together."""
 
     def __init__(self, spans: Sequence[Span], block: int) -> None:
         self.spans = spans
         self.steps = sum(span.steps for span in spans)
         self.sizes: list[int] = []
-        """The steps of each block."""
+        """The number of steps in each block."""
         for span in spans:
             self.sizes += block_sizes(span.steps, block)
-        self.world = len(spans[0].columns[COLUMNS[0]]) if spans else 0
+        self.world = 0
+        """The number of ranks."""
+        if spans:
+            self.world = len(spans[0].columns[COLUMNS[0]])
 
     @property
     def first(self) -> int:
-        """Its first step."""
+        """The number of its first step."""
         return self.spans[0].first
 
     def column(self, name: str, rank: int) -> list[int]:
-        """The numbers of a rank's blocks."""
+        """The number of each block in one column of a rank."""
         numbers: list[int] = []
         for span in self.spans:
             numbers += span.columns[name][rank]
         return numbers
 
     def time(self, parts: Sequence[str], rank: int) -> list[int]:
-        """The microseconds of a rank's blocks: the sum of several columns."""
+        """The microseconds of each block of a rank: the sum of the columns `parts`."""
         return add([self.column(part, rank) for part in parts])
 
     def amount(self, name: str) -> list[int]:
-        """The work of all ranks, by block."""
+        """The work of all ranks in each block. `name`: a column of work, such as `tokens`."""
         return add([self.column(name, rank) for rank in range(self.world)])
 
     def total(self, name: str) -> int:
-        """The work of all ranks in all steps."""
+        """The work of all ranks in all steps. `name`: a column of work, such as `tokens`."""
         total = 0
         for span in self.spans:
             total += sum(map(sum, span.columns[name]))
         return total
 
     def flops(self, name: str) -> int:
-        """The FLOPs of all ranks in all steps."""
+        """The FLOPs of all ranks in all steps. `name`: one of FLOPS."""
         return sum(sum(span.flops[name]) for span in self.spans)
 
     def rank_time(self, parts: Sequence[str], rank: int) -> int:
-        """A rank's microseconds in all steps."""
+        """A rank's microseconds in all steps: the sum of the columns `parts`."""
         total = 0
         for span in self.spans:
             total += sum(sum(span.columns[part][rank]) for part in parts)
         return total
 
     def slowest(self, parts: Sequence[str]) -> int:
-        """The rank with the longest time; the first of equals.
+        """The rank with the longest time in all steps; the first of equals.
 
-        Not the sum of each step's maximum over ranks: different ranks are late in different steps, so that sum would
-        be longer than the job's time.
+        Its time is the job's. The sum of each step's maximum over ranks would be longer than the job took, since
+        different ranks are late in different steps.
         """
         return max(range(self.world), key=lambda rank: self.rank_time(parts, rank))
 
 
 class Section(NamedTuple):
-    """Everything that a record's numbers follow from. Times in microseconds, memory in bytes."""
+    """Everything that a record's numbers follow from. Times are in microseconds, memory is in bytes."""
 
     world: int
-    block: int  # steps per block
+    """The number of ranks."""
+    block: int
+    """The number of steps in a block."""
     spans: list[Span]
-    timing: dict[str, int]  # rank 0's phases: init, train, eval, e2e ...
-    durations: dict[str, list[int]]  # of each phase that ended, by rank
-    memory: dict[str, list[int | None]]  # peak and allocator_peak by rank
-    ceilings: list[float]  # FLOP/s of the matrix product that each rank measured; empty if not all did
-    loss_tail: list[float | None]  # the last losses, where `quality.losses` does not reach them
-    roofs: tuple[Span, ...] = ()  # measured before the steps, which they are not among
+    """All steps, in order and without gaps."""
+    timing: dict[str, int]
+    """The duration of each phase of rank 0: init, train, eval, e2e and others."""
+    durations: dict[str, list[int]]
+    """By phase and rank: how long each phase of steps took, if it ended."""
+    memory: dict[str, list[int | None]]
+    """`peak` and `allocator_peak` of each rank."""
+    ceilings: list[float]
+    """The rate of the matmul that each rank measured, FLOP/s; empty if a rank did not measure it."""
+    loss_tail: list[float | None]
+    """The last losses, if the loss curve in the record's `quality` does not reach them."""
+    roofs: tuple[Span, ...] = ()
+    """Measurements before the steps of a model, which are not among `spans`."""
 
     @property
     def steps(self) -> int:
-        """The steps of all spans."""
+        """The number of steps in all spans."""
         return sum(span.steps for span in self.spans)
 
     def stretch(self, phase: str | None = None, part: str | None = None) -> Stretch:
-        """The spans of a phase, of a part, or all."""
-        chosen = [span for span in self.spans if phase in (None, span.phase) and part in (None, span.part)]
+        """The spans of one phase, of one part, of both, or all spans."""
+        chosen = []
+        for span in self.spans:
+            if phase in (None, span.phase) and part in (None, span.part):
+                chosen.append(span)
         return Stretch(chosen, self.block)
 
     def to_json(self, packed: bool = False) -> dict[str, Any]:
-        """The JSON of a record.
+        """The section as a record has it.
 
-        `packed`: lists by rank are packed, ceilings are rounded to whole FLOP/s, and losses of single ranks are left
-        out.
+        `packed`: the form for a job of many ranks, in which lists by rank are packed, ceilings are rounded to whole
+        FLOP/s, and losses of single ranks are left out.
         """
         document: dict[str, Any] = {"version": 1, "block": self.block, "ranks": self.world}
         document["spans"] = [_span_to_json(span, self.block, packed) for span in self.spans]
@@ -160,13 +201,17 @@ class Section(NamedTuple):
             if getattr(self, name):
                 document[name] = getattr(self, name)
         if packed:
-            if self.durations:
-                document["durations"] = {name: pack(micro) for name, micro in self.durations.items()}
-            if self.memory:
-                document["memory"] = {name: _pack_memory(peaks) for name, peaks in self.memory.items()}
-            if self.ceilings:
-                document["ceilings"] = pack([round(ceiling) for ceiling in self.ceilings])
+            self._pack_lists(document)
         return document
+
+    def _pack_lists(self, document: dict[str, Any]) -> None:
+        """Replace the lists by rank that are not in spans with their packed form."""
+        if self.durations:
+            document["durations"] = {name: pack(micro) for name, micro in self.durations.items()}
+        if self.memory:
+            document["memory"] = {name: _pack_memory(peaks) for name, peaks in self.memory.items()}
+        if self.ceilings:
+            document["ceilings"] = pack([round(ceiling) for ceiling in self.ceilings])
 
 
 def _pack_memory(peaks: Sequence[int | None]) -> dict[str, Any]:
@@ -175,7 +220,10 @@ def _pack_memory(peaks: Sequence[int | None]) -> dict[str, Any]:
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
-    """The kind of case that a configuration is for: the section that it has, which says how long a run is."""
+    """The kind of case that a configuration is for.
+
+    A configuration has a section with the name of its kind, which says how long a run is.
+    """
     for kind in KINDS:
         if kind in config:
             return kind
@@ -185,54 +233,59 @@ def kind_of(config: Mapping[str, Any]) -> str:
 def digest_of(raw: Mapping[str, Any]) -> str:
     """`sha256:` and the digest of a record's evidence as canonical JSON: sorted keys, no spaces.
 
-    Most numbers that follow from evidence are sums and maxima, which not every edit of an entry changes.
+    It shows edits that the numbers of the record may not show: most of these are sums and maxima, which do not change
+    with every entry.
     """
     text = json.dumps(raw, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def read_section(raw: Mapping[str, Any]) -> Section:
-    """The section of a record whose types are as its schema says.
+    """The section from the JSON of a record, in which every field has the type that the schema says.
 
     Raises EvidenceError if it contradicts itself: ranks missing, columns of different lengths, spans with a gap.
     """
     if raw["version"] != 1:
         raise EvidenceError(f"its version is {raw['version']}, and this flagbench reads 1")
     world, block = raw["ranks"], raw["block"]
-    roofs = raw.get("roofs", [])
-    blocks = world * sum(_blocks(raw_span, block) for raw_span in (*raw["spans"], *roofs))
+    raw_roofs = raw.get("roofs", [])
+    # Before any column is read: a record of a few bytes can say that it has a billion steps.
+    blocks = world * sum(_count_blocks(raw_span, block) for raw_span in (*raw["spans"], *raw_roofs))
     if blocks > MOST_BLOCKS:
         raise EvidenceError(f"it has {blocks} blocks of steps, and a record holds at most {MOST_BLOCKS}")
-    spans: list[Span] = []
+    spans = [_read_span(raw_span, world, block) for raw_span in raw["spans"]]
+    _check_order(spans)
+    ceilings: list[float] = []
+    if raw.get("ceilings"):
+        ceilings = _read_list(raw["ceilings"], world, "ceilings")
+    return Section(
+        world=world,
+        block=block,
+        spans=spans,
+        timing=dict(raw.get("timing", {})),
+        durations={name: _read_list(micro, world, name) for name, micro in raw.get("durations", {}).items()},
+        memory={name: _read_list(peaks, world, name) for name, peaks in raw.get("memory", {}).items()},
+        ceilings=ceilings,
+        loss_tail=list(raw.get("loss_tail", [])),
+        roofs=tuple(_read_span(raw_span, world, block) for raw_span in raw_roofs),
+    )
+
+
+def _check_order(spans: Sequence[Span]) -> None:
+    """Raise EvidenceError unless each span begins where the one before it ends, and all have different names."""
     names: set[str] = set()
     end = 0
-    for raw_span in raw["spans"]:
-        span = _read_span(raw_span, world, block)
+    for span in spans:
         if span.first != end:
             raise EvidenceError(f"{span.name} begins at step {span.first}, and the steps before it end at {end}")
         if span.name in names:
             raise EvidenceError(f"{span.name} occurs twice")
         end = span.end
         names.add(span.name)
-        spans.append(span)
-    ceilings: list[float] = []
-    if raw.get("ceilings"):
-        ceilings = _list(raw["ceilings"], world, "ceilings")
-    return Section(
-        world=world,
-        block=block,
-        spans=spans,
-        timing=dict(raw.get("timing", {})),
-        durations={name: _list(micro, world, name) for name, micro in raw.get("durations", {}).items()},
-        memory={name: _list(peaks, world, name) for name, peaks in raw.get("memory", {}).items()},
-        ceilings=ceilings,
-        loss_tail=list(raw.get("loss_tail", [])),
-        roofs=tuple(_read_span(raw_span, world, block) for raw_span in roofs),
-    )
 
 
-def _list(values: Any, world: int, name: str) -> list[Any]:
-    """A list by rank."""
+def _read_list(values: Any, world: int, name: str) -> list[Any]:
+    """A list with an entry for each rank, from its packed form or as it is. Raises EvidenceError."""
     if isinstance(values, Mapping):
         return unpack(values, world, name)
     require_length(len(values), world, name)
@@ -240,6 +293,7 @@ def _list(values: Any, world: int, name: str) -> list[Any]:
 
 
 def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
+    """A span as a record has it; `packed` as in `Section.to_json`."""
     sizes = block_sizes(span.steps, block)
     raw: dict[str, Any] = {"phase": span.phase, "part": span.part, "first_step": span.first, "steps": span.steps}
     raw["columns"] = {name: _column_to_json(column, sizes, packed) for name, column in span.columns.items()}
@@ -247,11 +301,11 @@ def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
     if span.loss and not packed:
         raw["loss"] = span.loss
     if span.collectives is not None:
-        blocks = block_sizes(span.steps, span.collectives.block)
+        collective_sizes = block_sizes(span.steps, span.collectives.block)
         raw["collectives"] = {
             "block": span.collectives.block,
-            "first": _column_to_json(span.collectives.first, blocks, packed),
-            "wait": _column_to_json(span.collectives.wait, blocks, packed),
+            "first": _column_to_json(span.collectives.first, collective_sizes, packed),
+            "wait": _column_to_json(span.collectives.wait, collective_sizes, packed),
         }
     if span.passes:
         raw["passes"] = {name: _by_rank(micro, micro, packed) for name, micro in span.passes.items()}
@@ -263,13 +317,20 @@ def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
 
 
 def _column_to_json(ranks: list[list[int]], sizes: Sequence[int], packed: bool) -> Any:
-    """A column of every rank in its shortest form. Only numbers of single blocks can be packed."""
+    """The column of every rank in its shortest form; `sizes` has the steps of each block.
+
+    Only a column with a single block for each rank can be packed.
+    """
     columns = [encode(blocks, sizes) for blocks in ranks]
-    return _by_rank(columns, [sum(blocks) for blocks in ranks], packed and len(sizes) == 1)
+    sums = [sum(blocks) for blocks in ranks]
+    return _by_rank(columns, sums, packed and len(sizes) == 1)
 
 
 def _by_rank(ranks: list[Any], sums: list[int], packed: bool) -> Any:
-    """One number if all ranks have the same, else the list by rank; `packed`: else the packed `sums` of the ranks."""
+    """The shortest form of an entry for each rank: one number if all ranks have the same, else the list.
+
+    `packed`: instead of the list, the packed form of `sums`, which has a number for each rank.
+    """
     first = ranks[0]
     if isinstance(first, int) and all(column == first for column in ranks):
         return first
@@ -278,24 +339,27 @@ def _by_rank(ranks: list[Any], sums: list[int], packed: bool) -> Any:
     return ranks
 
 
-def _blocks(raw: Mapping[str, Any], block: int) -> int:
-    """The blocks of a rank in a span."""
-    smallest = min(block, (raw.get("collectives") or {}).get("block", block))
-    return -(-int(raw["steps"]) // int(smallest))
+def _count_blocks(raw: Mapping[str, Any], block: int) -> int:
+    """How many blocks a rank has in a span, by its columns or its collectives, whichever has more."""
+    smallest = block
+    if raw.get("collectives"):
+        smallest = min(block, raw["collectives"]["block"])
+    return len(block_sizes(int(raw["steps"]), int(smallest)))
 
 
 def _read_span(raw: Mapping[str, Any], world: int, block: int) -> Span:
+    """A span from its JSON. Raises EvidenceError."""
     steps = raw["steps"]
     name = f"the {raw['part']} of {raw['phase']}"
     sizes = block_sizes(steps, block)
     passes: dict[str, list[int]] = {}
-    columns = {column: _column(raw["columns"], column, world, sizes, name) for column in COLUMNS}
-    flops = {column: _of_ranks(raw["flops"], column, world, name) for column in FLOPS}
+    columns = {column: _read_column(raw["columns"], column, world, sizes, name) for column in COLUMNS}
+    flops = {column: _read_by_rank(raw["flops"], column, world, name) for column in FLOPS}
     collectives = None
     if raw.get("collectives"):
         collectives = _read_collectives(raw["collectives"], steps, world, name)
     if raw.get("passes"):
-        passes = {column: _of_ranks(raw["passes"], column, world, name) for column in PASSES}
+        passes = {column: _read_by_rank(raw["passes"], column, world, name) for column in PASSES}
     return Span(
         phase=raw["phase"],
         part=raw["part"],
@@ -312,9 +376,10 @@ def _read_span(raw: Mapping[str, Any], world: int, block: int) -> Span:
 
 
 def _read_collectives(raw: Mapping[str, Any], steps: int, world: int, name: str) -> Collectives:
+    """The collectives of the span `name`, which has `steps` steps."""
     sizes = block_sizes(steps, raw["block"])
-    first = _column(raw, "first", world, sizes, f"collectives of {name}")
-    wait = _column(raw, "wait", world, sizes, f"collectives of {name}")
+    first = _read_column(raw, "first", world, sizes, f"collectives of {name}")
+    wait = _read_column(raw, "wait", world, sizes, f"collectives of {name}")
     return Collectives(raw["block"], first, wait)
 
 
@@ -341,20 +406,22 @@ def _read_micro_batches(raw: Sequence[Sequence[int]], steps: int, name: str) -> 
     return raw
 
 
-def _column(raw: Mapping[str, Any], column: str, world: int, sizes: Sequence[int], where: str) -> list[list[int]]:
-    """The numbers of a column, by rank and block."""
+def _read_column(
+    raw: Mapping[str, Any], column: str, world: int, sizes: Sequence[int], where: str
+) -> list[list[int]]:
+    """The numbers of a column, by rank and block. `where` names the part of the evidence in messages of errors."""
     if isinstance(raw.get(column), Mapping):
         if len(sizes) != 1:
             raise EvidenceError(f"{column} in {where} is packed, and has {len(sizes)} blocks")
         return [[number] for number in unpack(raw[column], world, f"{column} in {where}")]
     numbers = []
-    for rank, encoded in enumerate(_of_ranks(raw, column, world, where)):
+    for rank, encoded in enumerate(_read_by_rank(raw, column, world, where)):
         numbers.append(decode(encoded, sizes, f"{column} of rank {rank} in {where}"))
     return numbers
 
 
-def _of_ranks(raw: Mapping[str, Any], name: str, world: int, where: str) -> list[Any]:
-    """A column of each rank; one number stands for all of them."""
+def _read_by_rank(raw: Mapping[str, Any], name: str, world: int, where: str) -> list[Any]:
+    """The entry of each rank, from any form of `_by_rank`: one number stands for all ranks."""
     if name not in raw:
         raise EvidenceError(f"{where} has no column {name}")
     column = raw[name]
