@@ -1,7 +1,10 @@
-"""The configuration of a run: what follows from a case's manifest, a stack's manifest and the options of the run.
+"""Resolves the configuration of a run from a case's manifest, a stack's manifest and the options of the run.
 
-The host resolves it before anything starts, the image when it starts, and both refuse the same options. `case` and
-`stack` are manifests as an image reads them: case.json and stacks/NAME.json.
+A case is a workload, such as a model with its data set; a stack is a vendor's software for a family of devices. The
+host resolves the configuration before it starts anything, the image when it starts, so both refuse the same options.
+`case` and `stack` are manifests as an image reads them, case.json and stacks/NAME.json; their fields are documented
+in flagbench.manifests. `config` is the result of `resolve`: its sections, such as `train`, `data` and `layout`, are
+those of the case's preset.
 """
 
 from __future__ import annotations
@@ -25,21 +28,24 @@ TYPES: Mapping[str, tuple[Any, str]] = {
     "boolean": (bool, "true or false"),
     "shape": (list, "the rows, columns and inner size of a product, as in 2048x2048x13312"),
 }
-"""The types that a setting can have: in Python, and in words."""
+"""The types that a setting can have: the Python type or types of its values, and how a message describes them."""
 _SHAPE = re.compile("[1-9][0-9]{0,6}x[1-9][0-9]{0,6}x[1-9][0-9]{0,6}")
+"""A setting of the type `shape`, as it is written in --set."""
 BOUNDS: tuple[tuple[str, Callable[[Any, Any], bool], str], ...] = (
     ("minimum", operator.ge, "at least"),
     ("exclusive_minimum", operator.gt, "more than"),
     ("maximum", operator.le, "at most"),
     ("exclusive_maximum", operator.lt, "less than"),
 )
+"""The limits that an entry of `settable` can have: its key, how a value compares with it, and the words for that."""
 NOT_ON_CPU = {
     "tf32": "a CPU has no TF32",
     "fp16": "FP16 training does not run on a CPU",
     "fp8": "FP8 training does not run on a CPU",
 }
+"""The precisions in which nothing runs on a CPU, each with the reason."""
 WHOLE = {INFER: "the whole set once", MEASURE: "the publisher's iterations"}
-"""The stop rules of full runs that do not train."""
+"""When a full run ends that is not training, by kind of case and in the wording of a claim (a published result)."""
 
 
 class ConfigError(ValueError):
@@ -57,19 +63,23 @@ class Options:
 
     nodes: int = 1
     gpus: int = 1
-    """Processes per node."""
+    """The number of ranks per node: processes with one device each."""
     preset: str = "reference"
+    """The size of the case: `reference` is the published one, `tiny` a small one that runs on CPUs in seconds."""
     precision: str | None = None
-    """None: the case's own."""
+    """The precision to execute; None for the case's default."""
     seed: int | None = None
-    """None: the case's own."""
+    """The random seed; None for the case's default."""
     source: str | None = None
-    """Where the data are from, `files` or `synthetic`; None: the preset's own."""
+    """Where the data are from, `files` or `synthetic`; None for the preset's default."""
     weights: bool = False
     """Whether there is a folder of weights; without one they are random."""
     steps: int | None = None
+    """The number of steps to measure; None if --steps was not given."""
     max_samples: int | None = None
+    """The number of samples to measure; None if --max-samples was not given."""
     full: bool = False
+    """Whether to run the case to its published end, such as convergence, instead of for a window of steps."""
     settings: tuple[str, ...] = ()
     """Hyper-parameters as NAME=VALUE."""
     roofs: bool = False
@@ -80,10 +90,11 @@ class Options:
 
 
 def resolve(case: Mapping[str, Any], stack: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """Everything that determines what is executed, as plain data, without paths and addresses.
+    """The configuration of a run: everything that determines what is executed, without paths and addresses.
 
-    `train.window_steps` of the result is the number of measured steps, or null for the published run to convergence.
-    Raises ConfigError for what the case, its engine or the stack does not support.
+    `window_steps` in the section `train`, `infer` or `measure` of the result is the number of steps to measure, or
+    None for the run to its published end. Raises ConfigError for options that the case, its engine or the stack does
+    not support.
     """
     config = choose(case, stack, options)
     _choose_layout(config)
@@ -94,16 +105,16 @@ def resolve(case: Mapping[str, Any], stack: Mapping[str, Any], options: Options)
 
 
 def choose(case: Mapping[str, Any], stack: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """The configuration but for its layout and its length, which depend on the ranks. Raises ConfigError."""
+    """The configuration without its layout and length, which depend on the number of ranks. Raises ConfigError."""
     if options.preset not in case["presets"]:
         raise ConfigError(
             f"{case['name']} has no {options.preset} preset",
             f"choose one of: {', '.join(sorted(case['presets']))}",
         )
-    why = stack["does_not_run"].get(case["name"]) or case["does_not_run"].get(stack["name"])
-    if why:
+    reason = stack["does_not_run"].get(case["name"]) or case["does_not_run"].get(stack["name"])
+    if reason:
         raise ConfigError(
-            f"{case['name']} does not run on the stack {stack['name']}: {why}",
+            f"{case['name']} does not run on the stack {stack['name']}: {reason}",
             "choose another stack; `flagbench list stacks` shows them",
         )
     settings = dict(read_setting(case, text) for text in options.settings)
@@ -134,7 +145,7 @@ def choose(case: Mapping[str, Any], stack: Mapping[str, Any], options: Options) 
 
 
 def preset_of(presets: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """A preset of a case's `presets`: `reference`, overlaid with what it changes."""
+    """A preset of a case's `presets`: the reference preset with the changes of the one called `name`."""
     if name == "reference":
         return copy.deepcopy(dict(presets["reference"]))
     return merge(presets["reference"], presets[name])
@@ -152,9 +163,9 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
 
 
 def with_settings(case: Mapping[str, Any], preset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset with the values of `settings`, which are by the names in the case's `settable`.
+    """A preset with the values of `settings`, whose keys are names in the case's `settable`.
 
-    A value that is the setting's `default` is left out, so that it changes no digest.
+    A value that equals the setting's `default` is left out, so that setting it does not change the digest.
     """
     config = preset_of(case["presets"], preset)
     for name, value in settings.items():
@@ -188,7 +199,10 @@ def read_setting(case: Mapping[str, Any], text: str) -> tuple[str, Any]:
 
 
 def _typed(raw: str, kind: str) -> Any:
-    """A text converted to a type; the text itself if it cannot be converted."""
+    """A text converted to the type `kind`, one of TYPES; the text itself if it cannot be converted.
+
+    `setting_fault` then refuses the text, since it has the wrong type.
+    """
     if kind == "boolean":
         return {"true": True, "false": False}.get(raw.lower(), raw)
     try:
@@ -197,22 +211,24 @@ def _typed(raw: str, kind: str) -> Any:
         if kind == "number":
             return float(raw)
     except ValueError:
-        pass
+        return raw
     if kind == "shape" and _SHAPE.fullmatch(raw):
         return [int(size) for size in raw.split("x")]
     return raw
 
 
 def setting_fault(rule: Mapping[str, Any], value: Any) -> str | None:
-    """What a value must be and is not, as in `must be at least 1`; None if `rule`, an entry of `settable`, allows it.
-
-    Numbers are finite: another would pass a one-sided range, and canonical JSON cannot represent it.
-    """
+    """Why a value is not allowed, as in `must be at least 1`; None if `rule`, an entry of `settable`, allows it."""
     if "default" in rule and value == rule["default"]:
         return None
     kind, expected = TYPES[rule["type"]]
-    typed = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-    if not typed or (isinstance(value, float) and not math.isfinite(value)):
+    has_type = isinstance(value, kind)
+    if isinstance(value, bool):  # to Python, True is an integer too
+        has_type = kind is bool
+    if not has_type:
+        return f"must be {expected}"
+    # NaN and infinity would pass a one-sided range, and canonical JSON cannot represent them.
+    if isinstance(value, float) and not math.isfinite(value):
         return f"must be {expected}"
     for name, holds, words in BOUNDS:
         if name in rule and not holds(value, rule[name]):
@@ -223,6 +239,7 @@ def setting_fault(rule: Mapping[str, Any], value: Any) -> str | None:
 
 
 def _check_micro_batches(section: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the micro-batches of a section do not divide its batches."""
     micro = section.get("micro_batch_size")
     if micro is not None and section["batch_size"] % micro:
         raise ConfigError(
@@ -236,10 +253,10 @@ def choose_precision(case: Mapping[str, Any], stack: Mapping[str, Any], requeste
 
     Raises ConfigError for a precision that the case or a CPU does not have.
     """
-    processor = stack["device"]["kind"] == "cpu"
+    on_cpu = stack["device"]["kind"] == "cpu"
     if requested is None:
         default: str = case["default_precision"]
-        if processor and default in NOT_ON_CPU:
+        if on_cpu and default in NOT_ON_CPU:
             return "fp32"
         return default
     if requested not in case["precisions"]:
@@ -247,11 +264,11 @@ def choose_precision(case: Mapping[str, Any], stack: Mapping[str, Any], requeste
             f"--precision {requested}: {case['name']} does not run in it",
             f"choose one of: {', '.join(case['precisions'])}",
         )
-    if processor and requested in NOT_ON_CPU:
-        others = [name for name in case["precisions"] if name not in NOT_ON_CPU]
+    if on_cpu and requested in NOT_ON_CPU:
+        alternatives = [name for name in case["precisions"] if name not in NOT_ON_CPU]
         raise ConfigError(
             f"--precision {requested}: {NOT_ON_CPU[requested]}",
-            f"use --precision {' or '.join(others)} on the {stack['name']} stack",
+            f"use --precision {' or '.join(alternatives)} on the {stack['name']} stack",
         )
     return requested
 
@@ -260,7 +277,7 @@ def choose_precision(case: Mapping[str, Any], stack: Mapping[str, Any], requeste
 
 
 def engine_of(case: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """The engine of a configuration: `engine.name`, else the case's only engine."""
+    """The engine of a configuration, the code that trains the model: `engine.name`, else the case's only one."""
     if "engine" in config:
         return str(config["engine"]["name"])
     return str(next(iter(case["engines"])))
@@ -269,37 +286,47 @@ def engine_of(case: Mapping[str, Any], config: Mapping[str, Any]) -> str:
 def _check_engine(case: Mapping[str, Any], stack: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Raise ConfigError if the engine does not support the stack or the number of nodes."""
     name = engine_of(case, config)
-    engine, nodes = case["engines"][name], config["nodes"]
-    why = engine.get("does_not_run", {}).get(stack["name"])
-    if why:
+    engine = case["engines"][name]
+    nodes = config["nodes"]
+    reason = engine.get("does_not_run", {}).get(stack["name"])
+    if reason:
         raise ConfigError(
-            f"the {name} engine does not run on the stack {stack['name']}: {why}",
-            _instead(case, name, "choose another stack"),
+            f"the {name} engine does not run on the stack {stack['name']}: {reason}",
+            _suggest_engine(case, name, "choose another stack"),
         )
     if nodes > engine.get("max_nodes", nodes):
-        most = f"at most {engine['max_nodes']} nodes"
+        limit = f"at most {engine['max_nodes']} nodes"
         if engine["max_nodes"] == 1:
-            most = "one node"
+            limit = "one node"
         raise ConfigError(
-            f"--nodes {nodes}: the {name} engine supports {most}",
-            _instead(case, name, "use fewer nodes"),
+            f"--nodes {nodes}: the {name} engine supports {limit}",
+            _suggest_engine(case, name, "use fewer nodes"),
         )
 
 
 def _choose_layout(config: dict[str, Any]) -> None:
-    """`layout.tp` 0: all ranks of a node share every layer, divided by the stages if there are too few ranks."""
+    """Replace `layout.tp` 0, which stands for the most tensor-parallel ranks that a node has.
+
+    These are all ranks of a node. If the job has too few ranks for all stages of the pipeline, they are its ranks
+    divided by the stages.
+    """
     section = config.get("layout", {})
     if section.get("tp") == 0:
         ranks = config["nodes"] * config["gpus"]
-        section["tp"] = max(1, min(config["gpus"], ranks // section.get("pp", 1)))
+        ranks_per_stage = ranks // section.get("pp", 1)
+        section["tp"] = max(1, min(config["gpus"], ranks_per_stage))
 
 
 def check_layout(case: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the engine does not support the layout, or the layout does not divide ranks and model."""
+    """Raise ConfigError if the engine does not support the layout, or the layout does not divide ranks and model.
+
+    A layout has three axes: dp (data-parallel replicas), tp (ranks that share each layer) and pp (pipeline stages).
+    """
     name = engine_of(case, config)
     engine = case["engines"][name]
     section = config.get("layout", {})
-    tp, pp = section.get("tp", 1), section.get("pp", 1)
+    tp = section.get("tp", 1)
+    pp = section.get("pp", 1)
     ranks = config["nodes"] * config["gpus"]
     if ranks % (tp * pp):
         options = " and ".join(f"--set {axis}" for axis in ("tp", "pp") if axis in case["settable"])
@@ -313,14 +340,14 @@ def check_layout(case: Mapping[str, Any], config: Mapping[str, Any]) -> None:
             supported = ", ".join(engine["layout"]) or "one rank"
             raise ConfigError(
                 f"the {name} engine does not support a layout with {axis} {size}",
-                _instead(case, name, f"it supports only {supported}"),
+                _suggest_engine(case, name, f"it supports only {supported}"),
             )
         for path in engine.get("divides", {}).get(axis, ()):
             _check_divides(config, path, axis, size)
 
 
 def _check_divides(config: Mapping[str, Any], path: str, axis: str, size: int) -> None:
-    """Raise ConfigError if the size of an axis does not divide the number at a path of the configuration."""
+    """Raise ConfigError if the size of an axis does not divide the number at a path such as `model.heads`."""
     divided: Any = config
     for key in path.split("."):
         divided = divided[key]
@@ -332,10 +359,11 @@ def _check_divides(config: Mapping[str, Any], path: str, axis: str, size: int) -
 
 
 def replicas(config: Mapping[str, Any]) -> int:
-    """The data-parallel replicas of a resolved configuration: as many as there are ranks for."""
+    """The number of data-parallel replicas of the model in a resolved configuration."""
     section = config.get("layout", {})
     ranks: int = config["nodes"] * config["gpus"]
-    return ranks // int(section.get("tp", 1) * section.get("pp", 1))
+    ranks_per_replica = int(section.get("tp", 1) * section.get("pp", 1))
+    return ranks // ranks_per_replica
 
 
 def _check_checkpoints(case: Mapping[str, Any], config: Mapping[str, Any], options: Options) -> None:
@@ -346,43 +374,47 @@ def _check_checkpoints(case: Mapping[str, Any], config: Mapping[str, Any], optio
     name = engine_of(case, config)
     if not case["engines"][name].get("resume", case["resume"]):
         if options.resume:
-            raise _no_checkpoints(case, name, "--resume")
+            raise _no_checkpoints_error(case, name, "--resume")
         if writes:
-            raise _no_checkpoints(case, name, "--set checkpoint_every_steps")
+            raise _no_checkpoints_error(case, name, "--set checkpoint_every_steps")
     if writes and not options.out:
         raise ConfigError(
             "checkpoints are written to --out, and it is not set", "set --out DIR; for a job, --out-pvc CLAIM"
         )
 
 
-def _no_checkpoints(case: Mapping[str, Any], engine: str, option: str) -> ConfigError:
-    remedy = _instead(case, engine, f"omit {option}", or_else=True)
+def _no_checkpoints_error(case: Mapping[str, Any], engine: str, option: str) -> ConfigError:
+    remedy = f"omit {option}"
+    suggestion = _suggest_engine(case, engine, remedy)
+    if suggestion != remedy:
+        remedy = f"{suggestion}, or {remedy}"
     return ConfigError(f"{option}: the {engine} engine has no checkpoints", remedy)
 
 
-def _instead(case: Mapping[str, Any], engine: str, remedy: str, or_else: bool = False) -> str:
-    """The remedy; if --set can choose another engine, that instead of `remedy`, or both with `or_else`."""
+def _suggest_engine(case: Mapping[str, Any], engine: str, remedy: str) -> str:
+    """How to choose another engine than `engine` with --set; if this case does not allow that, `remedy`."""
     settings = [name for name, rule in case["settable"].items() if rule["path"] == "engine.name"]
-    others = [name for name in case["engines"] if name != engine]
-    if not settings or not others:
+    other_engines = [name for name in case["engines"] if name != engine]
+    if not settings or not other_engines:
         return remedy
-    set_engine = f"use --set {settings[0]}={others[0]}"
-    if or_else:
-        return f"{set_engine}, or {remedy}"
-    return set_engine
+    return f"use --set {settings[0]}={other_engines[0]}"
 
 
 # Length
 
 
 def schedule(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The section with the length of the run, named as the kind of case: `train`, `infer` or `measure`."""
+    """The section of a configuration with the length of the run: `train`, `infer` or `measure`, by kind of case."""
     section: dict[str, Any] = config[kind_of(config)]
     return section
 
 
 def _choose_length(config: dict[str, Any], options: Options) -> None:
-    """Set `window_steps`: as requested, else None unless the data are synthetic, which keep the preset's window."""
+    """Set `window_steps`, the number of steps to measure, as the options request it.
+
+    Without such an option, a run with synthetic data keeps the window of the preset, and any other run has none: it
+    goes to its published end (None).
+    """
     section = schedule(config)
     if options.full and section.get("laps"):
         raise ConfigError("--full: laps do not make the publisher's iterations", "omit --full, or --set laps")
@@ -392,22 +424,25 @@ def _choose_length(config: dict[str, Any], options: Options) -> None:
         if kind_of(config) == MEASURE:
             raise ConfigError(f"--max-samples: {config['case']} has no samples", "use --steps")
         batch = section["batch_size"] * replicas(config)
-        section["window_steps"] = max(1, -(-options.max_samples // batch))
+        section["window_steps"] = max(1, math.ceil(options.max_samples / batch))
     elif options.full or config["data"]["source"] != "synthetic":
         section["window_steps"] = None
 
 
 def measuring_seconds(section: Mapping[str, Any]) -> float:
-    """Seconds that a run measures at most, by its `measure` section: its laps, or all measurements once, and the
-    products that heat the device before."""
-    seconds: float = section["seconds"] * section.get("laps", 1) + section.get("heat_seconds", 0)
-    return seconds
+    """The most seconds that a run of measurements takes. `section`: `measure` of its configuration.
+
+    All measurements are made once, or as many times as there are laps. Matmuls that heat the device come before.
+    """
+    laps_seconds: float = section["seconds"] * section.get("laps", 1)
+    heat_seconds: float = section.get("heat_seconds", 0)
+    return laps_seconds + heat_seconds
 
 
 def stop_rule(config: Mapping[str, Any]) -> str:
-    """When a run ends, in the wording of a claim.
+    """When a run ends, in the wording of a claim (a published result), such as `window of 200 steps`.
 
-    Raises KeyError or TypeError for a configuration without it: that of a record may have any form.
+    Raises KeyError or TypeError if the configuration does not say it: a record that is read may contain anything.
     """
     length = schedule(config)
     if length["window_steps"] is not None:
@@ -423,14 +458,14 @@ def stop_rule(config: Mapping[str, Any]) -> str:
 
 
 def _integer(count: Any) -> int:
-    """An integer as it is. Raises TypeError for anything else."""
+    """The argument, if it is an integer. Raises TypeError for anything else."""
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"{count!r} is not an integer")
     return count
 
 
 def _number(amount: Any) -> float:
-    """A number as it is. Raises TypeError for anything else."""
+    """The argument, if it is a number. Raises TypeError for anything else."""
     if not isinstance(amount, (int, float)):
         raise TypeError(f"{amount!r} is not a number")
     return amount

@@ -397,7 +397,7 @@ def published_utilisation(run: Run) -> Iterator[Entry]:
 
 
 def _published_peak(formula: Mapping[str, Any], facts: Facts) -> float | None:
-    """The peak that a publisher divides by, FLOP/s: that of the precision, else its one peak, else the datasheet's."""
+    """The peak that a publisher divides by, FLOP/s: by precision, else its only one, else the datasheet's."""
     peaks: Mapping[str, float] = formula.get("peaks", {})
     if facts.precision in peaks:
         return peaks[facts.precision]

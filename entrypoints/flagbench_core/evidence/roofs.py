@@ -30,8 +30,8 @@ PUBLISHED_MEANS = frozenset(
 MAMF = "mamf"
 """The measurement of matmuls as MAMF makes it (mamf-finder.py of stas00/ml-engineering at 744d01e1).
 
-Each matmul is timed by itself, with the caches cleared before it. The result is the mean of MAMF_REPEATS matmuls after
-MAMF_WARMUP others.
+Each matmul is timed by itself, with the caches cleared before it. The result is the mean of MAMF_REPEATS matmuls,
+which follow MAMF_WARMUP others.
 """
 MAMF_PUBLISHED = "mamf_published"
 """The same measurement, with the matrix shape of the row that MAMF publishes for the device."""
@@ -77,10 +77,10 @@ def copied_bytes(size: int) -> int:
 
 
 def bus_factor(operation: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth of a collective, as nccl-tests defines it (doc/PERFORMANCE.md, 03a204a1).
+    """Bus bandwidth over algorithm bandwidth of a collective.
 
-    Algorithm bandwidth is S/t, where S is the size of the whole array: in all-gather the array that every rank has in
-    the end, in all-to-all the array that each rank sends.
+    nccl-tests defines both (doc/PERFORMANCE.md, 03a204a1). Algorithm bandwidth is S/t, where S is the size of the
+    whole array: in all-gather the array that every rank has in the end, in all-to-all the array that each rank sends.
     """
     passes = 1
     if operation == ALL_REDUCE:  # a reduce-scatter and an all-gather
@@ -133,8 +133,9 @@ def is_steady(values: Sequence[float], repeats: int | None = None) -> bool:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The narrowest interval of order statistics that contains the median with at least 95 %; None for too few values.
+    """The narrowest interval of order statistics that contains the median with at least 95 %.
 
+    None for fewer than six values, with which no interval does.
     The number of values below the true median is binomial with probability 1/2. So values can be cut off at each end
     as long as its tail keeps at most 2.5 % (Conover, Practical Nonparametric Statistics, 3.2).
     """

@@ -1,4 +1,4 @@
-"""The difference of two readings of one device: counters by how much they rose, states as last read."""
+"""The difference between two readings of one device: how much its counters rose, and its last known states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Dict, Tuple
 from flagbench_core.health.reading import COUNTERS, STATES, DeviceHealth
 
 _LIFETIME = {"ecc_corrected": "ecc_corrected_aggregate", "ecc_uncorrected": "ecc_uncorrected_aggregate"}
-"""Which counter goes on where the first was reset, as by loading the driver again."""
+"""Which counter of the device's life is used if a counter was reset, as it is when the driver is loaded again."""
 
 
 @dataclass(frozen=True)
@@ -16,15 +16,15 @@ class HealthChange:
     """What changed between two readings of a device."""
 
     rises: Dict[str, int]
-    """By how much each counter rose. Absent: one that was not read twice, or that was reset in between."""
+    """How much each counter rose. Counters that were not read twice, or were reset in between, are absent."""
     states: Dict[str, Any]
-    """Each state as last read: in the second reading, else in the first."""
+    """The last known value of each state: from the second reading, or from the first if the second lacks it."""
     nvlinks_lost: Tuple[int, ...]
     """Links that were up before and are not up after."""
 
 
 def health_change(before: DeviceHealth, after: DeviceHealth) -> HealthChange:
-    """Compare two readings of one device, of which the second was later."""
+    """Compare an earlier and a later reading of one device."""
     rises = {}
     for name in COUNTERS:
         rise = _rise(before, after, name)
@@ -44,8 +44,9 @@ def health_change(before: DeviceHealth, after: DeviceHealth) -> HealthChange:
 
 
 def _rise(before: DeviceHealth, after: DeviceHealth, name: str) -> Any:
-    """By how much a counter rose; None if that is not known."""
-    first, last = getattr(before, name), getattr(after, name)
+    """How much a counter rose; None if that is not known."""
+    first = getattr(before, name)
+    last = getattr(after, name)
     if first is None or last is None:
         return None
     if last >= first:

@@ -1,7 +1,7 @@
-"""Reads the health of NVIDIA devices by NVML, through nvidia-ml-py: no call needs root.
+"""Reads the health of NVIDIA devices through NVML, with the Python binding nvidia-ml-py. No call needs root.
 
-Calls and numbers are those of nvml.h (API 13). A driver that lacks a call says so by FUNCTION_NOT_FOUND, an old
-binding lacks the name. `nvmlDeviceGetFieldValues` reports in each value whether it was refused.
+Calls and numbers are those of nvml.h (API 13). If a driver lacks a call, the call fails with FUNCTION_NOT_FOUND; an
+old binding lacks the name. `nvmlDeviceGetFieldValues` returns for each value separately whether it was refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_core.health.reading import (
     ECC_OFF,
@@ -26,31 +26,46 @@ from flagbench_core.health.reading import (
 
 try:
     import pynvml
-except ImportError:  # the vendor's tool is asked instead
+except ImportError:  # nvidia-smi is used instead
     pynvml = None
 
-_REFUSALS = {2: "invalid argument", 3: NOT_SUPPORTED, 4: NO_PERMISSION, 13: NO_CALL, 25: NO_CALL, 26: NO_CALL}
-"""Of one value: INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH (a
-structure of a newer driver), DEPRECATED."""
-_SILENCES = {15: LOST, 16: RESET_REQUIRED}
-"""Of the whole device: GPU_IS_LOST, RESET_REQUIRED."""
+# Error codes are written as numbers, since older bindings do not name them all.
+_INVALID_ARGUMENT = "invalid argument"
+_REFUSALS = {
+    2: _INVALID_ARGUMENT,  # INVALID_ARGUMENT
+    3: NOT_SUPPORTED,  # NOT_SUPPORTED
+    4: NO_PERMISSION,  # NO_PERMISSION
+    13: NO_CALL,  # FUNCTION_NOT_FOUND
+    25: NO_CALL,  # ARGUMENT_VERSION_MISMATCH: the structure is one of a newer driver
+    26: NO_CALL,  # DEPRECATED
+}
+"""The error codes with which NVML refuses a single value, with the words for the refusal."""
+_SILENCES = {
+    15: LOST,  # GPU_IS_LOST
+    16: RESET_REQUIRED,  # RESET_REQUIRED
+}
+"""The error codes after which a device answers no further call."""
 _UNKNOWN = 999
+"""The error code UNKNOWN."""
+
+# Constants of nvml.h.
 _MOST_LINKS = 18  # NVML_NVLINK_MAX_LINKS
-_CORRECTED, _UNCORRECTED = 0, 1
-_VOLATILE, _AGGREGATE = 0, 1
-_REPLAY, _RECOVERY, _CRC_FLIT, _CRC_DATA = 0, 1, 2, 3
-_VIOLATION_THERMAL = 1
+_CORRECTED, _UNCORRECTED = 0, 1  # nvmlMemoryErrorType_t
+_VOLATILE, _AGGREGATE = 0, 1  # nvmlEccCounterType_t: since the driver was loaded, and in the device's life
+_REPLAY, _RECOVERY, _CRC_FLIT, _CRC_DATA = 0, 1, 2, 3  # nvmlNvLinkErrorCounter_t
+_VIOLATION_THERMAL = 1  # nvmlPerfPolicyType_t
+
+# Numbers of values that nvmlDeviceGetFieldValues returns.
 _LINK_COUNT = 91
 _RECOVERIES_FAILED, _RECOVERIES = 214, 215
-_RECOVERY_ACTION = 230
 _FIELDS = {
-    "recovery_action": _RECOVERY_ACTION,
+    "recovery_action": 230,
     "slowed_power_cap_ns": 74,
     "slowed_sw_thermal_ns": 269,
     "slowed_hw_thermal_ns": 270,
     "slowed_power_brake_ns": 271,
 }
-"""Numbers of values that nvmlDeviceGetFieldValues gives."""
+"""Fields of DeviceHealth that are one such value of the whole device."""
 
 
 class NvmlError(Exception):
@@ -58,7 +73,7 @@ class NvmlError(Exception):
 
 
 class Refused(Exception):
-    """One value is not given; the text is the refusal."""
+    """NVML does not return one value of a device; the text says why."""
 
 
 class Silent(Exception):
@@ -66,12 +81,12 @@ class Silent(Exception):
 
 
 class NvmlReader:
-    """The devices that NVML lists, by physical index."""
+    """Reads the devices that NVML lists. Their `index` is NVML's, which is their physical order."""
 
     source = "nvml"
 
     def open(self) -> List[DeviceHealth]:
-        """Each device with what identifies it. Raises NvmlError."""
+        """List the devices, each with the fields that identify it only. Raises NvmlError."""
         if pynvml is None:
             raise NvmlError("the Python package nvidia-ml-py is not installed")
         try:
@@ -82,7 +97,7 @@ class NvmlReader:
         return [self._identify(index) for index in range(count)]
 
     def read(self, device: DeviceHealth) -> DeviceHealth:
-        """Everything of a device that `open` gave and that answered."""
+        """Read the health of a device that `open` returned and that answered. Never raises for a faulty device."""
         assert device.index is not None
         began = time.monotonic()
         values: Dict[str, Any] = {"time": round(time.time(), 3)}
@@ -94,102 +109,123 @@ class NvmlReader:
                     values.update(zip(names, read(handle, values)))
                 except Refused as refusal:
                     refusals.update(dict.fromkeys(names, str(refusal)))
-                _set_aside(values, refusals)
+                _drop_meaningless(values, refusals)
         except Silent as silence:
             values["unanswered"] = str(silence)
         except Refused as refusal:
             values["unanswered"] = str(refusal)
-        if set(refusals.values()) == {UNKNOWN_ERROR} and not set(READ) & set(values):
+        has_values = any(name in values for name in READ)
+        if set(refusals.values()) == {UNKNOWN_ERROR} and not has_values:
+            # NVML has no error code for such a device: every call fails with UNKNOWN.
             values["unanswered"] = UNKNOWN_ERROR
         values["seconds"] = round(time.monotonic() - began, 3)
         return replace(device, refusals=refusals, **values)
 
     def _identify(self, index: int) -> DeviceHealth:
+        """The device with its UUID, name and PCI address; only with the reason if it does not answer."""
         try:
             handle = _call("nvmlDeviceGetHandleByIndex", index)
-            uuid = _text(_call("nvmlDeviceGetUUID", handle))
-            name = _text(_call("nvmlDeviceGetName", handle))
+            uuid = _decode(_call("nvmlDeviceGetUUID", handle))
+            name = _decode(_call("nvmlDeviceGetName", handle))
         except (Silent, Refused) as problem:
             return DeviceHealth(index=index, unanswered=str(problem))
         address = None
         try:
-            address = pci_address(_text(_call("nvmlDeviceGetPciInfo", handle).busId))
-        except (Silent, Refused):
+            info = _call("nvmlDeviceGetPciInfo", handle)
+            address = pci_address(_decode(info.busId))
+        except (Silent, Refused):  # only lines of the kernel log then cannot be assigned to it
             pass
         return DeviceHealth(index=index, uuid=uuid, name=name, pci_address=address)
 
 
 def pci_address(text: str) -> str:
-    """As sysfs writes it: the driver gives the domain 8 digits and capital letters."""
+    """A PCI address in the form of sysfs. The driver writes the domain with 8 digits, and capital letters."""
     return text.strip().lower()[-len("0000:00:00.0") :]
 
 
 _Values = Dict[str, Any]
+"""Values by the names of DeviceHealth's fields."""
 _Read = Callable[[Any, _Values], Sequence[Any]]
-"""Reads fields by the handle of a device and the fields that were read before. Raises Refused or Silent."""
-_Reader = Tuple[Tuple[str, ...], _Read]
-"""Names of fields, and what reads them: their values in the same order."""
+"""Reads the values of one or several fields.
+
+The arguments are the handle of the device and the values that were read before. Raises Refused or Silent.
+"""
+
+
+class _Reader(NamedTuple):
+    """A function that reads fields of a device."""
+
+    names: Tuple[str, ...]
+    """The names of the fields, in the order in which `read` returns their values."""
+    read: _Read
+
+
+def _value_reader(name: str, read: Callable[[Any], Any]) -> _Reader:
+    """The reader of a single field, whose value is `read(handle)`."""
+    return _Reader((name,), lambda handle, values: [read(handle)])
+
+
+def _call_reader(name: str, function: str) -> _Reader:
+    """The reader of a single field, whose value is the result of a function of NVML."""
+    return _value_reader(name, lambda handle: _call(function, handle))
 
 
 def _readers() -> List[_Reader]:
-    """In the order in which they are asked; the first two decide what the others mean."""
+    """The readers of all fields in the order of the calls: the first two decide which other fields have a meaning."""
     readers: List[_Reader] = [
-        (("mig_enabled",), lambda handle, values: [bool(_call("nvmlDeviceGetMigMode", handle)[0])]),
-        (("ecc_enabled",), lambda handle, values: [bool(_call("nvmlDeviceGetEccMode", handle)[0])]),
-        (("ecc_corrected",), lambda handle, values: [_ecc(handle, _CORRECTED, _VOLATILE)]),
-        (("ecc_uncorrected",), lambda handle, values: [_ecc(handle, _UNCORRECTED, _VOLATILE)]),
-        (("ecc_corrected_aggregate",), lambda handle, values: [_ecc(handle, _CORRECTED, _AGGREGATE)]),
-        (("ecc_uncorrected_aggregate",), lambda handle, values: [_ecc(handle, _UNCORRECTED, _AGGREGATE)]),
-        (
-            ("row_remap_corrected", "row_remap_uncorrected", "row_remap_pending", "row_remap_failed"),
-            _remapped_rows,
+        _value_reader("mig_enabled", lambda handle: bool(_call("nvmlDeviceGetMigMode", handle)[0])),
+        _value_reader("ecc_enabled", lambda handle: bool(_call("nvmlDeviceGetEccMode", handle)[0])),
+        _value_reader("ecc_corrected", lambda handle: _ecc_errors(handle, _CORRECTED, _VOLATILE)),
+        _value_reader("ecc_uncorrected", lambda handle: _ecc_errors(handle, _UNCORRECTED, _VOLATILE)),
+        _value_reader("ecc_corrected_aggregate", lambda handle: _ecc_errors(handle, _CORRECTED, _AGGREGATE)),
+        _value_reader("ecc_uncorrected_aggregate", lambda handle: _ecc_errors(handle, _UNCORRECTED, _AGGREGATE)),
+        _Reader(_ROW_REMAPS, _remapped_rows),
+        _call_reader("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
+        _call_reader("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+        _call_reader("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
+        _call_reader("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
+        _call_reader("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
+        _Reader(("nvlinks_up", "nvlinks_down"), _link_states),
+        _Reader(("nvlink_replays",), lambda handle, values: [_link_errors(handle, values, _REPLAY)]),
+        _Reader(("nvlink_recoveries",), _link_recoveries),
+        _Reader(
+            ("nvlink_recoveries_failed",),
+            lambda handle, values: [_link_field(handle, values, _RECOVERIES_FAILED)],
         ),
-        (("pcie_generation",), lambda handle, values: [_call("nvmlDeviceGetCurrPcieLinkGeneration", handle)]),
-        (("pcie_width",), lambda handle, values: [_call("nvmlDeviceGetCurrPcieLinkWidth", handle)]),
-        (("pcie_generation_max",), lambda handle, values: [_call("nvmlDeviceGetMaxPcieLinkGeneration", handle)]),
-        (("pcie_width_max",), lambda handle, values: [_call("nvmlDeviceGetMaxPcieLinkWidth", handle)]),
-        (("pcie_replays",), lambda handle, values: [_call("nvmlDeviceGetPcieReplayCounter", handle)]),
-        (("nvlinks_up", "nvlinks_down"), _link_states),
-        (("nvlink_replays",), lambda handle, values: [_link_errors(handle, values, _REPLAY)]),
-        (("nvlink_recoveries",), _link_recoveries),
-        (("nvlink_recoveries_failed",), lambda handle, values: [_link_field(handle, values, _RECOVERIES_FAILED)]),
-        (("nvlink_crc_errors",), lambda handle, values: [_link_errors(handle, values, _CRC_FLIT, _CRC_DATA)]),
+        _Reader(("nvlink_crc_errors",), lambda handle, values: [_link_errors(handle, values, _CRC_FLIT, _CRC_DATA)]),
     ]
     for name, number in _FIELDS.items():
-        readers.append(((name,), _field_reader(number)))
-    readers.append((("slowed_thermal_ns",), _thermal_violation))
-    readers.append((("fabric_state", "fabric_status", "fabric_health"), _fabric))
+        readers.append(_field_reader(name, number))
+    readers.append(_value_reader("slowed_thermal_ns", _thermal_violation))
+    readers.append(_Reader(("fabric_state", "fabric_status", "fabric_health"), _fabric))
     return readers
 
 
-_OF_WHOLE_DEVICES = (
-    "ecc_corrected",
-    "ecc_uncorrected",
-    "row_remap_corrected",
-    "row_remap_uncorrected",
-    "row_remap_pending",
-    "row_remap_failed",
-    "nvlinks_up",
-    "nvlinks_down",
-)
-_OF_ECC = ("row_remap_corrected", "row_remap_uncorrected", "row_remap_pending", "row_remap_failed")
+_ROW_REMAPS = ("row_remap_corrected", "row_remap_uncorrected", "row_remap_pending", "row_remap_failed")
+_OF_WHOLE_DEVICES = ("ecc_corrected", "ecc_uncorrected", *_ROW_REMAPS, "nvlinks_up", "nvlinks_down")
+"""Fields that have no meaning for a device that is divided into parts (MIG)."""
 
 
-def _set_aside(values: Dict[str, Any], refusals: Dict[str, str]) -> None:
-    """Take away what has no meaning: of devices with parts, and of those without ECC, whose rows read as 0."""
-    aside = {}
+def _drop_meaningless(values: Dict[str, Any], refusals: Dict[str, str]) -> None:
+    """Move values without a meaning to the refusals.
+
+    These are values of the whole device if it is divided into parts, and the replaced rows of a device without ECC,
+    which are always 0.
+    """
+    names: Tuple[str, ...] = ()
+    reason = ""
     if values.get("mig_enabled"):
-        aside.update(dict.fromkeys(_OF_WHOLE_DEVICES, PARTITIONED))
+        names, reason = _OF_WHOLE_DEVICES, PARTITIONED
     elif values.get("ecc_enabled") is False:
-        aside.update(dict.fromkeys(_OF_ECC, ECC_OFF))
-    for name, reason in aside.items():
+        names, reason = _ROW_REMAPS, ECC_OFF
+    for name in names:
         if name in values:
             del values[name]
             refusals[name] = reason
 
 
 def _call(function: str, *arguments: Any) -> Any:
-    """Call a function of the binding. Raises Refused or Silent."""
+    """The result of a function of the binding. Raises Refused or Silent."""
     call = getattr(pynvml, function, None)
     if call is None:
         raise Refused(NO_CALL)
@@ -200,7 +236,7 @@ def _call(function: str, *arguments: Any) -> Any:
 
 
 def _problem(code: int) -> Exception:
-    """The exception for an error of NVML, by its number: older bindings do not name them all."""
+    """The exception for an error code of NVML."""
     if code in _SILENCES:
         return Silent(_SILENCES[code])
     if code in _REFUSALS:
@@ -210,7 +246,7 @@ def _problem(code: int) -> Exception:
     return Refused(str(pynvml.NVMLError(code)))
 
 
-def _ecc(handle: Any, kind: int, counter: int) -> int:
+def _ecc_errors(handle: Any, kind: int, counter: int) -> int:
     return int(_call("nvmlDeviceGetTotalEccErrors", handle, kind, counter))
 
 
@@ -220,6 +256,7 @@ def _remapped_rows(handle: Any, values: _Values) -> Sequence[Any]:
 
 
 def _link_count(handle: Any) -> int:
+    """How many NVLinks the device has; the most that any has if the driver does not say it."""
     try:
         return min(int(_field(handle, _LINK_COUNT)), _MOST_LINKS)
     except Refused:
@@ -227,16 +264,16 @@ def _link_count(handle: Any) -> int:
 
 
 def _link_states(handle: Any, values: _Values) -> Sequence[Tuple[int, ...]]:
-    """The links that are up, and those that are down. INVALID_ARGUMENT is the end of the links."""
+    """The numbers of the links that are up, and of those that are down."""
     up: List[int] = []
     down: List[int] = []
     for link in range(_link_count(handle)):
         try:
             state = _call("nvmlDeviceGetNvLinkState", handle, link)
         except Refused as refusal:
-            if str(refusal) == _REFUSALS[2]:
+            if str(refusal) == _INVALID_ARGUMENT:  # the device has no link of this number, nor a higher one
                 break
-            if up or down:
+            if up or down:  # only this link cannot be read
                 continue
             raise
         if state:
@@ -247,6 +284,7 @@ def _link_states(handle: Any, values: _Values) -> Sequence[Tuple[int, ...]]:
 
 
 def _links_up(values: _Values) -> Tuple[int, ...]:
+    """The numbers of the links that are up. Raises Refused if none is: then there is nothing to count."""
     up: Tuple[int, ...] = values.get("nvlinks_up", ())
     if not up:
         raise Refused("no NVLink is up")
@@ -268,28 +306,29 @@ def _link_field(handle: Any, values: _Values, number: int) -> int:
 
 
 def _link_recoveries(handle: Any, values: _Values) -> Sequence[int]:
-    """By the error counter, which NVLink 5 lacks, else by its field."""
+    """The successful recoveries of all links: their error counter, or their field on NVLink 5, which lacks it."""
     try:
         return [_link_errors(handle, values, _RECOVERY)]
     except Refused:
         return [_link_field(handle, values, _RECOVERIES)]
 
 
-def _thermal_violation(handle: Any, values: _Values) -> Sequence[int]:
-    """By the call that drivers before 575 have, and from CUDA 14 on none has."""
-    return [int(_call("nvmlDeviceGetViolationStatus", handle, _VIOLATION_THERMAL).violationTime)]
+def _thermal_violation(handle: Any) -> int:
+    """How long heat lowered the clocks, ns. The call is that of drivers before 575, and is removed with CUDA 14."""
+    return int(_call("nvmlDeviceGetViolationStatus", handle, _VIOLATION_THERMAL).violationTime)
 
 
 _VALUE_NAMES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Members of nvmlValue_t by nvmlValueType_t."""
+"""The members of the union nvmlValue_t, by nvmlValueType_t."""
 
 
-def _field_reader(number: int) -> _Read:
-    return lambda handle, values: [_field(handle, number)]
+def _field_reader(name: str, number: int) -> _Reader:
+    """The reader of a single field, whose value has a number in nvmlDeviceGetFieldValues."""
+    return _value_reader(name, lambda handle: _field(handle, number))
 
 
 def _field(handle: Any, number: Any) -> Any:
-    """One value of nvmlDeviceGetFieldValues; `number`: of the field, or (field, link)."""
+    """One value of nvmlDeviceGetFieldValues. `number`: that of the value, or (number of the value, link)."""
     value = _call("nvmlDeviceGetFieldValues", handle, [number])[0]
     if value.nvmlReturn:
         raise _problem(value.nvmlReturn)
@@ -297,11 +336,11 @@ def _field(handle: Any, number: Any) -> Any:
 
 
 def _fabric(handle: Any, values: _Values) -> Sequence[Optional[int]]:
-    """State, status and health summary, the last of which drivers before 580 do not have."""
+    """State, status and health summary; the summary is None with drivers before 580, which do not have it."""
     refusal = Refused(NO_CALL)
     for structure, has_summary in (("c_nvmlGpuFabricInfo_v3_t", True), ("c_nvmlGpuFabricInfo_v2_t", False)):
         create = getattr(pynvml, structure, None)
-        if create is None:
+        if create is None:  # an old binding
             continue
         info = create()
         try:
@@ -310,12 +349,16 @@ def _fabric(handle: Any, values: _Values) -> Sequence[Optional[int]]:
             refusal = problem
             if str(problem) != NO_CALL:
                 break
-            continue
-        summary = info.healthSummary if has_summary else None
+            continue  # an old driver
+        summary = None
+        if has_summary:
+            summary = info.healthSummary
         return info.state, info.status, summary
     raise refusal
 
 
-def _text(value: Any) -> str:
-    """Decode text: old versions of nvidia-ml-py return bytes."""
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _decode(value: Any) -> str:
+    """A text of NVML: old versions of nvidia-ml-py return bytes."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return str(value)

@@ -1,24 +1,26 @@
-"""The interval of a rate within one run: batch means with Student's t, and the gate before it.
+"""Computes the 95 % interval of a rate within one run: batch means with Student's t, and a gate before it.
+
+`within_run` returns the interval for a metric such as p_core, or the reason why its window gives none.
 
 The rate of a window is R = sum(amounts) / sum(seconds). To first order its error is that of the sum of the residuals
 e = amount - R x seconds, over sum(seconds) (Cochran, Sampling Techniques, 3rd edition, 2.11). Steps are correlated,
 so the variance of that sum is taken from a few long batches of consecutive steps, which are nearly independent, with
 Student's t for their number (Schmeiser, Operations Research 30, 1982; Law, Simulation Modeling and Analysis, 9.5.3).
 
-That is only right for a stationary window that is long compared with its correlation. The gate refuses others:
+That is only right for a stationary window that is long compared with its correlation. The gate refuses other windows:
 
   short        fewer than MIN_STEPS steps: what happens once in a hundred steps may not have happened; or, of long
                steps, fewer than LONG_STEPS or LONG_SECONDS
   warm-up      its first part is slower than the rest
   trend        its rate rises or falls from the first batch to the last
   states       it jumps between two levels, such as two clocks, too rarely to weigh them
-  correlated   fewer than MIN_EFFECTIVE independent values, by the integrated autocorrelation time
+  correlated   fewer than MIN_EFFECTIVE independent values, according to the integrated autocorrelation time
 
-A trend or a warm-up that is too small to refuse a window widens the interval by its size. If one step is so slow that
-all others would be accepted, that step is the reason, whatever it looked like: a run that was stopped or disturbed.
+A trend or a warm-up that is too small to refuse a window widens the interval by its size. If a refused window would
+be accepted without its slowest step, that step is given as the reason (`stall`): the run was stopped or disturbed.
 
-A window of few long steps, or of few blocks of steps, shows nothing of its correlation: if it passes, it has neither
-an interval nor a refusal.
+The correlation of a window with few long steps, or with few blocks of steps, cannot be estimated: if it passes the
+gate, it has neither an interval nor a refusal.
 """
 
 from __future__ import annotations
@@ -33,46 +35,60 @@ from flagbench_core.stats.student import t_quantile, t_two_sided
 from flagbench_core.stats.summary import stdev
 
 LEVEL = 0.95
+"""The confidence level of the interval."""
 MIN_STEPS = 100
-LONG_STEPS, LONG_SECONDS = 20, 100.0
-"""A window of fewer steps is long enough from these on: it has as many samples of a monitor, one a second, as others
-have steps."""
+"""The fewest steps of a window, unless its steps are long: see LONG_STEPS."""
+LONG_STEPS = 20
+LONG_SECONDS = 100.0
+"""A window of at least LONG_STEPS steps is also long enough if it takes at least LONG_SECONDS: then the monitor, which
+samples once a second, has as many samples of it as a window of MIN_STEPS has steps."""
 MIN_VALUES = 30
-"""Blocks of steps of which an interval is computed: the evidence of a large job has fewer."""
+"""The fewest blocks of steps from which an interval is computed. The evidence of a large job may have fewer."""
 MIN_EFFECTIVE = 20.0
-FEWEST_BATCHES, MOST_BATCHES = 10, 20
+"""The fewest independent values, so that the variance is known well enough for an interval."""
+FEWEST_BATCHES = 10
+MOST_BATCHES = 20
 EFFECTIVE_PER_BATCH = 5.0
+"""The independent values in a batch, so that the means of neighbouring batches are nearly independent; the number of
+batches follows from it, between FEWEST_BATCHES and MOST_BATCHES."""
 ALPHA = 0.005
-"""Of each test of the gate, so that few stationary windows are refused."""
+"""The significance level of each test of the gate: low, so that few stationary windows are refused."""
 POSSIBLE = 0.1
-"""Of the test for a trend that is only possible, and widens the interval."""
+"""The significance level of the test for a trend that is only possible, and widens the interval."""
 RESOLUTION = 1e-6
-"""Seconds: times in the evidence are whole microseconds, so levels that are not further apart may be rounding."""
+"""Seconds. Times in the evidence are whole microseconds, so levels that are not further apart may be rounding."""
 MIN_CHANGES = 20
-"""Between the two levels of a window."""
+"""The fewest changes between the two levels of a window from which their shares of the time are known."""
 SEPARATION = 4.0
-"""Two levels are this number of standard deviations apart; the halves of a normal distribution are 2.6 apart."""
+"""Two levels are at least this number of standard deviations apart. The halves of a normal distribution are 2.6."""
 TOLERATED = 0.005
-"""The largest change of the rate, relative, that widens the interval and does not refuse the window."""
+"""The largest change of the rate, relative, that only widens the interval. A larger one refuses the window."""
 METHOD = "within-run batch means, Student t"
 """The `ci_method` of a record."""
 STALL = 10.0
-"""How many times the median a step takes that may be the only reason."""
+"""A step may be given as the reason for a refusal if it takes at least this number of times the median."""
 _ROUNDING = 1e-12
+"""Relative differences up to this size are errors of floating-point arithmetic."""
 _LARGEST, _SMALLEST = 1e100, 1e-100
-"""Neither sums nor rates of such values overflow."""
+"""Neither sums nor rates of values between these overflow."""
 _POINTS = 400
-"""Longer windows are summed to this many values before their correlation is computed."""
+"""The most values whose correlation is computed, which takes quadratic time. Longer windows are averaged to this many
+values before."""
+_SMOOTHED = 5
+"""The steps of the running median before levels are searched: it removes single slow steps, and pairs of them."""
+_LONGEST_WARM_UP = 0.4
+"""The largest share of a window that is tested for warm-up."""
 
 
 class Refusal(NamedTuple):
     """Why a window gives no interval."""
 
     kind: str
-    """`short`, `correlated`, `warm-up`, `trend`, `states`, `stall` or `data`."""
+    """`short`, `correlated`, `warm-up`, `trend`, `states`, `stall` or `data` (values that are no times or amounts)."""
     text: str
+    """The reason for a person."""
     further_steps: int
-    """How many more steps would probably give one; 0 if none would."""
+    """How many more steps would probably give an interval; 0 if no number would."""
 
     def __str__(self) -> str:
         if not self.further_steps:
@@ -84,9 +100,10 @@ class Refusal(NamedTuple):
 
 
 class WithinRun(NamedTuple):
-    """The interval of a rate over a window, or why there is none; neither if there are too few values."""
+    """The interval of a rate over a window, or why there is none; both are None if there are too few values."""
 
     interval: tuple[float, float] | None
+    """The lower and the upper end, in the unit of the rate."""
     refusal: Refusal | None
 
 
@@ -95,11 +112,11 @@ def within_run(amounts: Sequence[float], seconds: Sequence[float], steps: int | 
 
     Args:
         amounts: the work of each step, or of each block of consecutive steps.
-        seconds: the time of each.
-        steps: how many steps they are, if they are blocks.
+        seconds: the time of each step or block.
+        steps: the number of steps in all blocks; None if `amounts` and `seconds` are of single steps.
 
     Raises:
-        ValueError: the two are not of one length.
+        ValueError: `amounts` and `seconds` have different lengths.
     """
     if len(amounts) != len(seconds):
         raise ValueError(f"{len(amounts)} amounts and {len(seconds)} times are not of the same steps")
@@ -112,29 +129,32 @@ def within_run(amounts: Sequence[float], seconds: Sequence[float], steps: int | 
     if not (_is_usable(amounts) and _is_usable(seconds)):
         text = "its times and amounts are not all numbers of 0 or more, with a positive sum"
         return WithinRun(None, Refusal("data", text, 0))
-    work, total = math.fsum(amounts), math.fsum(seconds)
+    work = math.fsum(amounts)
+    total = math.fsum(seconds)
     if steps < MIN_STEPS and total < LONG_SECONDS:
         return WithinRun(None, short)
-    relative = [n * (amount / work - time / total) for amount, time in zip(amounts, seconds)]
+    # The residual of each step as a share of the mean work of a step. Their mean is 0.
+    residuals = [n * (amount / work - time / total) for amount, time in zip(amounts, seconds)]
     if n < FEWEST_BATCHES:
         return WithinRun(None, None)
     if n < MIN_VALUES or steps < MIN_STEPS:
-        return WithinRun(None, _unsettled(_means(relative, FEWEST_BATCHES), steps))
+        batch_means = _means(residuals, FEWEST_BATCHES)
+        return WithinRun(None, _refuse_unsettled(batch_means, steps))
     points = min(n, _POINTS)
-    values = _means(relative, points)
-    effective = points / _correlation_without_trend(relative, values)
+    values = _means(residuals, points)
+    effective = points / _correlation_without_trend(residuals, values)
     batches = max(FEWEST_BATCHES, min(MOST_BATCHES, int(effective / EFFECTIVE_PER_BATCH)))
-    means = _means(relative, batches)
-    refusal, wider = _gate(means, values, effective, steps, RESOLUTION * points / total)
+    batch_means = _means(residuals, batches)
+    refusal = _refuse(batch_means, values, effective, steps, RESOLUTION * points / total)
     if refusal is not None:
         if steps == n:
-            refusal = _stall(amounts, seconds) or refusal
+            refusal = _refuse_stall(amounts, seconds) or refusal
         return WithinRun(None, refusal)
     # The standard error of the mean: from the batches, or from the correlation if that is larger.
-    error = max(stdev(means) / math.sqrt(batches), stdev(values) / math.sqrt(effective))
+    error = max(stdev(batch_means) / math.sqrt(batches), stdev(values) / math.sqrt(effective))
     rate = work / total
-    half = rate * (t_two_sided(LEVEL, batches - 1) * error + wider)
-    return WithinRun((rate - half, rate + half), None)
+    half_width = rate * (t_two_sided(LEVEL, batches - 1) * error + _tolerated_change(batch_means))
+    return WithinRun((rate - half_width, rate + half_width), None)
 
 
 def _is_usable(values: Sequence[float]) -> bool:
@@ -142,24 +162,31 @@ def _is_usable(values: Sequence[float]) -> bool:
     return min(values) >= 0 and max(values) < _LARGEST and math.fsum(values) > _SMALLEST
 
 
-def _correlation_without_trend(relative: Sequence[float], values: Sequence[float]) -> float:
-    """The correlation time of `values`. A small trend is accounted for by itself: it must not pass for one."""
-    trend = _trend(_means(relative, FEWEST_BATCHES), POSSIBLE)
+def _correlation_without_trend(residuals: Sequence[float], values: Sequence[float]) -> float:
+    """The correlation time of `values`, which are means of the residuals.
+
+    A small trend is removed before. It would look like correlation, and it widens the interval anyway.
+    """
+    trend = _trend(_means(residuals, FEWEST_BATCHES), POSSIBLE)
     if abs(trend) <= TOLERATED:
         values = _without_trend(values, trend)
     return correlation_time(values)
 
 
-def _stall(amounts: Sequence[float], seconds: Sequence[float]) -> Refusal | None:
-    """The slowest step as the reason for a refusal; None if it is not, or other steps are nearly as slow."""
+def _refuse_stall(amounts: Sequence[float], seconds: Sequence[float]) -> Refusal | None:
+    """The slowest step as the reason for a refusal.
+
+    None if there are other steps nearly as slow, or if the window would give no interval without it either.
+    """
     slowest = max(range(len(seconds)), key=seconds.__getitem__)
     median = sorted(seconds)[len(seconds) // 2]
     other_amounts = [*amounts[:slowest], *amounts[slowest + 1 :]]
     other_seconds = [*seconds[:slowest], *seconds[slowest + 1 :]]
     if seconds[slowest] < STALL * median or max(other_seconds) >= STALL * median:
         return None
-    others = within_run(other_amounts, other_seconds, max(MIN_STEPS, len(other_seconds)))
-    if others.interval is None:
+    # A window of exactly MIN_STEPS steps is not to be refused as too short without its slowest step.
+    without_slowest = within_run(other_amounts, other_seconds, max(MIN_STEPS, len(other_seconds)))
+    if without_slowest.interval is None:
         return None
     text = (
         f"step {slowest + 1:,} of its window took {seconds[slowest]:.3g} s, {seconds[slowest] / median:,.0f} times "
@@ -168,113 +195,131 @@ def _stall(amounts: Sequence[float], seconds: Sequence[float]) -> Refusal | None
     return Refusal("stall", text, 0)
 
 
-def _gate(
-    means: Sequence[float], values: Sequence[float], effective: float, steps: int, resolution: float
-) -> tuple[Refusal | None, float]:
-    """Why a window gives no interval; else by how much the interval is widened for a change too small to refuse it.
+def _refuse(
+    batch_means: Sequence[float], values: Sequence[float], effective: float, steps: int, resolution: float
+) -> Refusal | None:
+    """The gate: why a window gives no interval, or None if it gives one.
 
     Args:
-        means: the deviation of each batch's rate from the window's, relative.
-        values: the same of each step, or of blocks of steps.
-        effective: how many of these are independent.
-        resolution: of these, relative.
+        batch_means: the mean residual of each batch, which is the deviation of its rate from the window's, relative.
+        values: the residuals of single steps, or their means over short blocks of steps.
+        effective: how many of the values are independent.
+        steps: the number of steps in the window.
+        resolution: the relative size of a difference between values that may be due to rounded times.
     """
-    refusal = _unsettled(means, steps)
+    refusal = _refuse_unsettled(batch_means, steps)
     if refusal is not None:
-        return refusal, 0.0
-    states = _states(values, resolution)
-    if states is not None and states.changes < MIN_CHANGES:
+        return refusal
+    levels = _find_levels(values, resolution)
+    if levels is not None and levels.changes < MIN_CHANGES:
         text = (
-            f"its rate switches between two levels {states.apart:.1%} apart, too few times for an interval "
-            f"({states.changes}; at least {MIN_CHANGES} are needed)"
+            f"its rate switches between two levels {levels.distance:.1%} apart, too few times for an interval "
+            f"({levels.changes}; at least {MIN_CHANGES} are needed)"
         )
-        return Refusal("states", text, _further(steps, MIN_CHANGES / states.changes)), 0.0
+        return Refusal("states", text, _further_steps(steps, MIN_CHANGES / levels.changes))
     if effective < MIN_EFFECTIVE:
         text = (
             f"its {steps:,} steps are correlated and worth only {effective:.0f} independent ones: at least "
             f"{MIN_EFFECTIVE:.0f} are needed"
         )
-        return Refusal("correlated", text, _further(steps, MIN_EFFECTIVE / effective)), 0.0
-    return None, max(_warm_up(means).lowers, abs(_trend(means, POSSIBLE)))
+        return Refusal("correlated", text, _further_steps(steps, MIN_EFFECTIVE / effective))
+    return None
 
 
-def _unsettled(means: Sequence[float], steps: int) -> Refusal | None:
-    """Why a window is not one of settled steps, by the deviation of each batch's rate from the window's, relative."""
-    warm_up = _warm_up(means)
+def _tolerated_change(batch_means: Sequence[float]) -> float:
+    """The size of a warm-up or a trend that was too small to refuse the window, relative to its rate."""
+    return max(_find_warm_up(batch_means).lowers, abs(_trend(batch_means, POSSIBLE)))
+
+
+def _refuse_unsettled(batch_means: Sequence[float], steps: int) -> Refusal | None:
+    """The refusal of a window with a warm-up or a trend; None if its rate has settled. Arguments as in `_refuse`."""
+    warm_up = _find_warm_up(batch_means)
     if warm_up.lowers > TOLERATED:
         length = math.ceil(steps * warm_up.share)
         text = f"its first {length:,} steps are warm-up, {warm_up.lowers / warm_up.share:.1%} slower than the window"
-        return Refusal("warm-up", text, _further(steps, warm_up.lowers / TOLERATED))
-    change = _trend(means, ALPHA)
+        return Refusal("warm-up", text, _further_steps(steps, warm_up.lowers / TOLERATED))
+    change = _trend(batch_means, ALPHA)
     if abs(change) > TOLERATED:
         text = f"its rate changes by {change:+.1%} of its mean from the beginning to the end, so it has not settled"
         return Refusal("trend", text, steps)
     return None
 
 
-def _further(steps: int, times: float) -> int:
-    """How many more steps make a window `times` as long."""
-    return max(1, math.ceil(steps * (times - 1)))
+def _further_steps(steps: int, factor: float) -> int:
+    """How many more steps make a window of `steps` steps `factor` times as long; at least 1."""
+    return max(1, math.ceil(steps * (factor - 1)))
 
 
 def correlation_time(values: Sequence[float]) -> float:
-    """The integrated autocorrelation time of a sequence whose mean is 0, in values; at least 1.
+    """The integrated autocorrelation time of a sequence whose mean is 0: how many values count as one; at least 1.
 
     Sums of two neighbouring autocorrelations are added as long as they are positive (Geyer, Statistical Science 7,
-    1992). As the mean is that of the sequence itself, each of them is too low by about the result over n.
+    1992). Because the mean is that of the sequence itself, each autocorrelation is too low by about the result over n.
     """
     n = len(values)
-    variance = math.fsum(map(mul, values, values))
-    if not variance > n * _ROUNDING**2:
+    squares = math.fsum(map(mul, values, values))
+    if not squares > n * _ROUNDING**2:  # all values are 0, or one is NaN
         return 1.0
     time = 1.0
     for lag in range(1, n // 2, 2):
-        pair = sum(map(mul, values, values[lag:])) + sum(map(mul, values, values[lag + 1 :]))
+        products = sum(map(mul, values, values[lag:]))
+        following_products = sum(map(mul, values, values[lag + 1 :]))
+        pair = products + following_products
         if pair <= 0:
             break
-        time += 2 * pair / variance
-    return max(1.0, time / max(0.1, 1 - time / n))
+        time += 2 * pair / squares
+    bias = max(0.1, 1 - time / n)  # not less: near 0 the correction is unreliable
+    return max(1.0, time / bias)
 
 
 class _WarmUp(NamedTuple):
     """A slower first part of a window."""
 
     lowers: float = 0.0
-    """By how much the window's rate is lower than that of the rest, relative."""
+    """By how much the warm-up lowers the rate of the whole window, relative; 0 if there is none."""
     share: float = 0.0
-    """Its share of the window's steps, 0 to 1."""
+    """The share of the window's steps that are warm-up, 0 to 1."""
     score: float = 0.0
-    """The difference, in units of the least that is certain."""
+    """The difference between the two parts over the smallest difference that is significant."""
 
 
-def _warm_up(means: Sequence[float]) -> _WarmUp:
-    """The most certain of the first 10 % to 40 % of the batches against the others, by a t test."""
-    n = len(means)
+def _find_warm_up(batch_means: Sequence[float]) -> _WarmUp:
+    """The most significant warm-up: a first part of a window that is slower than the others, in a t test.
+
+    Each number of first batches up to _LONGEST_WARM_UP of the window is tested. Arguments as in `_refuse`.
+    """
+    n = len(batch_means)
     best = _WarmUp()
-    for first in range(1, n * 2 // 5 + 1):
-        rest = means[first:]
-        slower = math.fsum(rest) / len(rest) - math.fsum(means[:first]) / first
-        error = stdev(rest) * math.sqrt(1 / first + 1 / len(rest))
-        score = slower / max(t_quantile(1 - ALPHA, len(rest) - 1) * error, _ROUNDING)
+    for length in range(1, int(n * _LONGEST_WARM_UP) + 1):
+        later = batch_means[length:]
+        difference = math.fsum(later) / len(later) - math.fsum(batch_means[:length]) / length
+        error = stdev(later) * math.sqrt(1 / length + 1 / len(later))
+        significant = max(t_quantile(1 - ALPHA, len(later) - 1) * error, _ROUNDING)
+        score = difference / significant
         if score > max(1.0, best.score):
-            best = _WarmUp(slower * first / n, first / n, score)
+            best = _WarmUp(difference * length / n, length / n, score)
     return best
 
 
-def _trend(means: Sequence[float], alpha: float) -> float:
-    """The change of the rate over the window by linear regression, relative; 0 if it is not certain to `alpha`."""
-    n = len(means)
+def _trend(batch_means: Sequence[float], alpha: float) -> float:
+    """The change of the rate from the beginning to the end of the window by linear regression, relative.
+
+    0 if the change is not significant at the level `alpha`.
+    """
+    n = len(batch_means)
     places = _places(n)
     square = math.fsum(map(mul, places, places))
-    change = math.fsum(map(mul, places, means)) / square
-    rest = [mean - change * place for mean, place in zip(means, places)]
-    error = math.sqrt(math.fsum(map(mul, rest, rest)) / (n - 2) / square)
+    change = math.fsum(map(mul, places, batch_means)) / square
+    deviations = _without_trend(batch_means, change)
+    variance = math.fsum(map(mul, deviations, deviations)) / (n - 2)
+    error = math.sqrt(variance / square)
     if abs(change) > t_quantile(1 - alpha / 2, n - 2) * error + _ROUNDING:
         return change
     return 0.0
 
 
 def _without_trend(values: Sequence[float], change: float) -> list[float]:
+    """The values without a linear change of `change` from the beginning to the end."""
     return [value - change * place for value, place in zip(values, _places(len(values)))]
 
 
@@ -283,35 +328,51 @@ def _places(n: int) -> list[float]:
     return [(2 * index + 1 - n) / (2 * n) for index in range(n)]
 
 
-class _States(NamedTuple):
-    """Two levels that a window jumps between."""
+class _Levels(NamedTuple):
+    """Two levels between which the rate of a window jumps."""
 
     changes: int
-    apart: float
-    """The distance of the levels, relative to the rate."""
+    """How many times the rate changes from one level to the other."""
+    distance: float
+    """The distance between the levels, relative to the rate."""
 
 
-def _states(values: Sequence[float], resolution: float) -> _States | None:
-    """The two levels of a window, None if it has one: the split with the least variance within (Otsu 1979).
+def _find_levels(values: Sequence[float], resolution: float) -> _Levels | None:
+    """The two levels of a window: the split of its values with the least variance within the parts (Otsu 1979).
 
-    A running median of five leaves single slow steps out. Few values look like two levels by chance.
+    None if the parts are not far enough apart, or for few values, which look like two levels by chance. Arguments as
+    in `_refuse`.
     """
     if len(values) < MIN_STEPS:
         return None
-    smooth = [sorted(values[index : index + 5])[2] for index in range(len(values) - 4)]
+    smooth = _running_median(values)
     ordered = sorted(smooth)
-    n, total = len(ordered), math.fsum(ordered)
-    sums = [*accumulate(ordered)]
+    n = len(ordered)
+    total = math.fsum(ordered)
+    sums = list(accumulate(ordered))
+    # n times the sum of squares between the two parts, for the k lowest values and the others.
     between = [(sums[k - 1] * n - total * k) ** 2 / (k * (n - k)) for k in range(1, n)]
     split = 1 + max(range(n - 1), key=between.__getitem__)
     low, high = ordered[:split], ordered[split:]
-    apart = math.fsum(high) / len(high) - math.fsum(low) / len(low)
-    squares = math.fsum((deviation - total / n) ** 2 for deviation in ordered)
-    inside = squares - between[split - 1] / n
-    if apart < TOLERATED + resolution or apart * apart * n < SEPARATION**2 * inside:
+    distance = math.fsum(high) / len(high) - math.fsum(low) / len(low)
+    squares = math.fsum((value - total / n) ** 2 for value in ordered)
+    squares_within = squares - between[split - 1] / n
+    if distance < TOLERATED + resolution:
         return None
-    above = [deviation >= high[0] for deviation in smooth]
-    return _States(sum(map(ne, above, above[1:])), apart)
+    if distance**2 * n < SEPARATION**2 * squares_within:
+        return None
+    is_high = [value >= high[0] for value in smooth]
+    changes = sum(map(ne, is_high, is_high[1:]))
+    return _Levels(changes, distance)
+
+
+def _running_median(values: Sequence[float]) -> list[float]:
+    """The median of every _SMOOTHED consecutive values."""
+    medians = []
+    for start in range(len(values) - _SMOOTHED + 1):
+        neighbours = sorted(values[start : start + _SMOOTHED])
+        medians.append(neighbours[_SMOOTHED // 2])
+    return medians
 
 
 def _means(values: Sequence[float], parts: int) -> list[float]:
