@@ -11,40 +11,49 @@ from typing import Any, NamedTuple
 
 from flagbench_cases.telemetry.quota import Quota
 
-# Reading a core's clock may interrupt that core, so on large nodes only a few are read.
 _CLOCKED_CORES = 8
-
-# More than the size of any file read here, except /proc/stat, of which the first line is sufficient.
+"""The number of cores whose clocks are read. Reading a core's clock may interrupt that core."""
 _HEAD_BYTES = 8192
+"""More than the size of any file read here, except /proc/stat, whose first line is sufficient."""
 
 
 class _Process(NamedTuple):
+    """A process of the node."""
+
     parent: int
+    """The id of its parent process."""
     rss_pages: int
-    ticks: int  # of processor time, those of its ended children included
+    """Its resident memory, pages."""
+    ticks: int
+    """Processor time of the process and of its children that have ended, clock ticks."""
 
 
 class _Ticks(NamedTuple):
-    """Ticks of all processors since the start of the machine, but for `tree`: those of the process tree."""
+    """Processor time since the start of the machine, clock ticks."""
 
     total: int
+    """The time of all processors."""
     idle: int
+    """The part of `total` in which processors were idle."""
     steal: int
+    """The part of `total` that the hypervisor gave to other virtual machines."""
     tree: int
+    """The time that the process tree used."""
 
 
 class CpuProbe:
     """Samples the node's CPUs and memory, and the process tree below `pid`.
 
-    In a container the values are still those of the node, but for `quota` and `throttled`. `proc` and `sys` are the
+    In a container the values are still those of the node, except `quota` and `throttled`. `proc` and `sys` are the
     mount points of the two file systems.
     """
 
     def __init__(self, pid: int, proc: str = "/proc", sys: str = "/sys") -> None:
         self._pid = pid
         self._proc = proc
-        self._page = os.sysconf("SC_PAGE_SIZE")
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._ticks: _Ticks | None = None
+        """The ticks at the last sample; None before the first."""
         self._clock_files = _clock_files(sys)
         self._quota = Quota(pid, proc, sys)
 
@@ -53,22 +62,25 @@ class CpuProbe:
         return _tree(self._pid, self._processes())
 
     def sample(self) -> dict[str, Any]:
-        """One sample; values not available on this machine are absent.
+        """Read one sample; values not available on this machine are absent.
 
-        `util` (fraction of all logical CPUs that was not idle since the sample before), `others` (logical CPUs that
-        processes outside the tree kept busy), `steal` (fraction that other virtual machines took), all three absent
-        in the first sample; `load1`, `mem_used_bytes`, `mem_available_bytes`, `rss_bytes` (sum over the tree without
-        this process: pages shared between processes count once in each), `freq_mhz` (mean of up to 8 cores), `quota`
-        (logical CPUs that the tree may use) and `throttled` (periods so far, and those that used up the quota).
+        Since the last sample, so absent in the first: `util` (fraction of all logical CPUs that was not idle),
+        `others` (logical CPUs that processes outside the tree kept busy), `steal` (fraction that other virtual
+        machines took).
+
+        Now: `load1`, `mem_used_bytes`, `mem_available_bytes`, `rss_bytes` (sum over the tree without this process:
+        pages shared between processes count once in each), `freq_mhz` (mean of up to 8 cores), `quota` (logical CPUs
+        that the tree may use) and `throttled` (periods so far, and those that used up the quota).
         """
         processes = self._processes()
         tree = _tree(self._pid, processes)
         sizes = [processes[pid].rss_pages for pid in tree - {os.getpid()}]
         rss_bytes = None
         if sizes:
-            rss_bytes = sum(sizes) * self._page
+            rss_bytes = sum(sizes) * self._page_bytes
+        tree_ticks = sum(processes[pid].ticks for pid in tree)
         values = {
-            **self._usage(sum(processes[pid].ticks for pid in tree)),
+            **self._measure_usage(tree_ticks),
             "load1": self._load1(),
             "rss_bytes": rss_bytes,
             "freq_mhz": self._freq_mhz(),
@@ -77,31 +89,43 @@ class CpuProbe:
         }
         return {key: value for key, value in values.items() if value is not None}
 
-    def _usage(self, tree: int) -> dict[str, float]:
-        """What the processors did since the last call; `tree`: the ticks of the process tree until now."""
+    def _measure_usage(self, tree_ticks: int) -> dict[str, float]:
+        """`util`, `steal` and `others` since the last call, which is remembered; empty in the first call.
+
+        `tree_ticks`: the processor time of the process tree until now.
+        """
         line = self._read("stat").partition("\n")[0].split()
         if len(line) < 9:
             return {}
         # user nice system idle iowait irq softirq steal; guest time after them is already part of user time.
         ticks = [int(field) for field in line[1:9]]
-        now = _Ticks(sum(ticks), ticks[3] + ticks[4], ticks[7], tree)
-        before, self._ticks = self._ticks, now
+        now = _Ticks(sum(ticks), ticks[3] + ticks[4], ticks[7], tree_ticks)
+        before = self._ticks
+        self._ticks = now
         if before is None or now.total <= before.total:
             return {}
-        total, idle, steal, by_tree = (after - earlier for after, earlier in zip(now, before))
-        # iowait may run backwards on some kernels, and a process that ends takes its ticks along.
-        shares = {"util": 1.0 - idle / total, "steal": steal / total}
-        usage = {name: round(min(max(share, 0.0), 1.0), 4) for name, share in shares.items()}
-        others = (total - idle - steal - by_tree) / total * (os.cpu_count() or 1)
-        return {**usage, "others": round(max(others, 0.0), 4)}
+        total = now.total - before.total
+        idle = now.idle - before.idle
+        steal = now.steal - before.steal
+        tree = now.tree - before.tree
+        others = (total - idle - steal - tree) / total * (os.cpu_count() or 1)
+        # Differences may be negative: iowait runs backwards on some kernels, and the ticks of a process that ends
+        # are no longer counted.
+        return {
+            "util": round(_clip(1.0 - idle / total), 4),
+            "steal": round(_clip(steal / total), 4),
+            "others": round(max(others, 0.0), 4),
+        }
 
     def _load1(self) -> float | None:
+        """The load average of the last minute."""
         fields = self._read("loadavg").split()
         if not fields:
             return None
         return float(fields[0])
 
     def _memory(self) -> dict[str, int]:
+        """The used and the available memory of the node, bytes."""
         sizes = {}
         for line in self._read("meminfo").splitlines():
             name, _, rest = line.partition(":")
@@ -113,6 +137,7 @@ class CpuProbe:
         return {"mem_used_bytes": sizes["MemTotal"] - available, "mem_available_bytes": available}
 
     def _freq_mhz(self) -> float | None:
+        """The mean clock of a few cores, MHz."""
         clocks = []
         for path in self._clock_files:
             text = _read_text(path)
@@ -123,6 +148,7 @@ class CpuProbe:
         return round(sum(clocks) / len(clocks), 1)
 
     def _processes(self) -> dict[int, _Process]:
+        """All processes of the node by their id; see proc(5) for the fields of /proc/PID/stat."""
         processes = {}
         for entry in os.listdir(self._proc):
             if not entry.isdigit():
@@ -139,12 +165,19 @@ class CpuProbe:
         return _read_text(self._proc + "/" + name)
 
 
+def _clip(share: float) -> float:
+    return min(max(share, 0.0), 1.0)
+
+
 def _tree(root: int, processes: dict[int, _Process]) -> set[int]:
+    """The ids of `root` and all its descendants among `processes`; empty if it is not one of them."""
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
     tree: set[int] = set()
-    waiting = [root] if root in processes else []
+    waiting = []
+    if root in processes:
+        waiting.append(root)
     while waiting:
         pid = waiting.pop()
         tree.add(pid)
@@ -153,7 +186,7 @@ def _tree(root: int, processes: dict[int, _Process]) -> set[int]:
 
 
 def _clock_files(sys: str) -> list[str]:
-    """Clock files of a few cores spread over the node.
+    """The files with the clocks of a few cores spread over the node.
 
     /proc/cpuinfo has clocks too, but reading it once a second would interrupt every core of the node.
     """
@@ -166,7 +199,7 @@ def _clock_files(sys: str) -> list[str]:
 def _read_text(path: str) -> str:
     """The start of a file, or an empty string if it cannot be read: a process may end after it was listed.
 
-    With system calls, since a text file object costs several times as much, for every process.
+    It uses system calls, since a text file object would cost several times as much for every process of the node.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

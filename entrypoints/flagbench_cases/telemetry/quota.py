@@ -1,4 +1,4 @@
-"""How many processors a process may use, by its control group, and how often it used them up."""
+"""Reads the CPU quota of a process's control group: how many processors it may use, and how often it used them up."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import os
 from typing import Any, Iterator, NamedTuple
 
 _V1_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
+"""The names under which distributions mount the CPU controller of version 1."""
 
 
 class _Limit(NamedTuple):
+    """A quota, and the folder of the control group that has it."""
+
     cores: float
     folder: str
 
 
 class Quota:
-    """The quota of a process's control group or of the nearest of those above it, whichever is smaller.
+    """The smallest quota of a process's control group and of the groups above it, both in version 1 and version 2.
 
-    `proc` and `sys` are the mount points of the two file systems; both versions of control groups are read. In a
-    container that sees its own group only, that is the container's.
+    `proc` and `sys` are the mount points of the two file systems. A container that sees only its own group has the
+    quota of that group.
     """
 
     def __init__(self, pid: int, proc: str = "/proc", sys: str = "/sys") -> None:
@@ -29,13 +32,18 @@ class Quota:
         self._limit = min(limits, default=None)
 
     def sample(self) -> dict[str, Any]:
-        """`quota`, in logical processors, and `throttled`, its periods so far and those in which it was used up;
-        empty without a quota."""
+        """Read `quota`, in logical processors, and `throttled`; empty without a quota.
+
+        `throttled` has the number of the quota's periods so far, and that of the periods in which it was used up.
+        """
         if self._limit is None:
             return {}
         values: dict[str, Any] = {"quota": round(self._limit.cores, 3)}
-        lines = _read(os.path.join(self._limit.folder, "cpu.stat")).splitlines()
-        counts = dict(line.split()[:2] for line in lines if len(line.split()) > 1)
+        counts = {}
+        for line in _read(os.path.join(self._limit.folder, "cpu.stat")).splitlines():
+            words = line.split()
+            if len(words) > 1:
+                counts[words[0]] = words[1]
         if "nr_periods" in counts and "nr_throttled" in counts:
             values["throttled"] = [int(counts["nr_periods"]), int(counts["nr_throttled"])]
         return values
@@ -44,10 +52,13 @@ class Quota:
 def _folders(pid: int, proc: str, sys: str) -> Iterator[str]:
     """The folders of the groups that limit a process's processors, from its own to the highest that is visible."""
     for line in _read(f"{proc}/{pid}/cgroup").splitlines():
-        number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if number == "0" and not controllers:
+        fields = line.split(":", 2)
+        if len(fields) < 3:
+            continue
+        number, controllers, path = fields
+        if number == "0" and not controllers:  # version 2
             roots = [os.path.join(sys, "fs", "cgroup")]
-        elif "cpu" in controllers.split(","):
+        elif "cpu" in controllers.split(","):  # version 1
             roots = [os.path.join(sys, "fs", "cgroup", name) for name in _V1_FOLDERS]
         else:
             continue
@@ -56,7 +67,7 @@ def _folders(pid: int, proc: str, sys: str) -> Iterator[str]:
 
 
 def _upwards(root: str, path: str) -> list[str]:
-    """The folders of a group and those above it, which may not all be visible."""
+    """The folders of a group and of those above it, which may not all be visible in a container."""
     names = [name for name in path.split("/") if name not in ("", "..")]
     return [os.path.join(root, *names[:depth]) for depth in range(len(names), -1, -1)]
 
@@ -76,6 +87,7 @@ def _cores(folder: str) -> float | None:
 
 
 def _read(path: str) -> str:
+    """The text of a file; empty if it cannot be read."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             return file.read()

@@ -1,4 +1,4 @@
-"""The sampling loop: writes a start line, then one line per sample, at most one per interval, until it is stopped."""
+"""The sampling loop, which runs in a process of its own: writes a start line, then a line per sample until stopped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from flagbench_cases.telemetry.monitors import Monitor, MonitorUnavailable, NoDe
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STOP = frozenset((signal.SIGTERM, signal.SIGINT))
-# Not a request to stop: the kernel sends this signal when the parent's *thread* that started this process ends, which
-# may be a worker thread of a parent that continues. Only a changed parent id means that the parent has ended.
+"""The signals that ask this process to stop."""
 _PARENT_SIGNAL = signal.SIGUSR1
+"""The signal that the kernel sends when the thread of the parent that started this process ends.
+
+It is no request to stop: the thread may be a worker of a parent that continues. Only a changed parent id means that
+the parent has ended.
+"""
 
 Line = Dict[str, Any]
 
@@ -40,10 +44,17 @@ def run(
 ) -> None:
     """Sample until `wait` returns True or the sink is full.
 
-    `interval`: seconds from the start of one sample to the start of the next; a delayed sample shifts the following
-    ones. `now` returns Unix seconds, `clock` monotonic seconds; `wait(seconds)` may return early, and returns True to
-    stop. The sink is opened after the first sample, which tells the parent that the devices may be used; from
-    `used_from` on, by `clock`, the run uses them without it.
+    The sink is opened after the first sample. The parent waits for that before the run uses the devices, so that the
+    start line has what else used them.
+
+    Args:
+        open_sink: opens the destination of the lines.
+        interval: seconds from the start of one sample to the start of the next; a delayed sample shifts the following
+            ones.
+        now: returns Unix seconds.
+        clock: returns monotonic seconds.
+        wait: waits for a number of seconds, or less; returns True to stop.
+        used_from: the time by `clock` from which the run uses the devices even without a first sample.
     """
     head: Line = {"kind": "start", "t": round(now(), 3), "interval_s": interval}
     try:
@@ -70,7 +81,10 @@ def run(
 
 
 def _forget_usage(devices: list[Line], t: float) -> Line:
-    """Remove what used the devices, which by now may be the run itself; returns the line that says so."""
+    """Remove the memory and the processes on `devices`, which may be the run's by now; returns an error that says so.
+
+    The error is a line of the file.
+    """
     for device in devices:
         device.pop("mem_used_bytes", None)
         device.pop("processes", None)
@@ -79,12 +93,17 @@ def _forget_usage(devices: list[Line], t: float) -> Line:
 
 
 def _sample(monitor: Monitor, cpu: CpuProbe, t: float, clock: Callable[[], float]) -> list[Line]:
-    """A sample, after its errors; `took`: seconds from `t` until every device was read."""
-    t, began = round(t, 3), clock()
+    """The lines of one sample at the time `t`: its errors, then the sample itself.
+
+    The sample has `took`, the seconds from `t` until every device was read.
+    """
+    t = round(t, 3)
+    began = clock()
     reading = monitor.sample()
     took = round(clock() - began, 3)
-    errors: list[Line] = [{"kind": "error", "t": t, **error} for error in reading.errors]
-    return [*errors, {"kind": "sample", "t": t, "took": took, "cpu": cpu.sample(), "devices": reading.devices}]
+    lines: list[Line] = [{"kind": "error", "t": t, **error} for error in reading.errors]
+    lines.append({"kind": "sample", "t": t, "took": took, "cpu": cpu.sample(), "devices": reading.devices})
+    return lines
 
 
 def _stop_before(deadline: float, clock: Callable[[], float], wait: Callable[[float], bool]) -> bool:
@@ -124,4 +143,6 @@ class Lifetime:
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds`, or until a signal arrives; returns whether to stop."""
         info = self._take(_STOP | {_PARENT_SIGNAL}, seconds)
-        return (info is not None and info.si_signo in _STOP) or self._getppid() != self._parent
+        if info is not None and info.si_signo in _STOP:
+            return True
+        return self._getppid() != self._parent

@@ -1,46 +1,57 @@
-"""Summarises a sampler's file for the record's `telemetry`: means, maxima, energy, seconds per throttle reason."""
+"""Summarises the file of a run's sampler into the record's `telemetry`: means, maxima, energy, throttle reasons.
+
+The file has a start line with facts about the devices, and then lines of samples, errors and readings of health; see
+sampler.py and monitors/__init__.py for their keys.
+"""
 
 from __future__ import annotations
 
 import math
 from statistics import median
-from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from flagbench_cases.telemetry import energy
 from flagbench_cases.telemetry.energy import pairs
 from flagbench_cases.telemetry.jsonlines import read_lines
 
 _GAP_INTERVALS = 3.0
-"""Samples more than this many intervals apart have a gap between them, for which nothing is computed. One late sample
-or a missing one is not yet a gap."""
+"""Samples more than this many intervals apart have a gap between them, for which nothing is computed. A single late
+or missing sample does not make a gap."""
 _STALLED_INTERVALS = 5.0
-"""If samples end more than this many intervals before the span does, the monitor stopped answering: a slow sample
-takes less."""
+"""If the samples end more than this many intervals before the span does, the monitor stopped answering. A single slow
+sample takes less."""
 _MAX_REASONS = 8
-"""Most reasons of errors in a summary."""
+"""The most reasons of errors that a summary lists."""
 
+_Line = Dict[str, Any]
+"""A line of the file, parsed."""
 _Series = List[Tuple[float, Any]]
-"""Values of one device with the time of their sample, Unix seconds."""
+"""Values of one device, each with the time of its sample, Unix seconds."""
 _Stretches = Mapping[int, Sequence[energy.Stretch]]
-"""Stretches of the window by the index of the device."""
+"""The stretches of the window (the steps that p_core is computed from), by the index of the device."""
 
 
 class _DeviceSamples(NamedTuple):
-    """What the samples say about one device."""
+    """The samples of one device."""
 
     series: _Series
+    """All values of each sample."""
     powers: list[energy.Sample]
+    """The power and the energy counter of each sample."""
 
 
 def summarise(path: str, span: energy.Times | None = None, window: _Stretches | None = None) -> dict[str, Any] | None:
-    """Summary of the samples within `span` (Unix seconds, inclusive; None: all); None without a file.
+    """The record's `telemetry` from the sampler's file at `path`; None if there is no file.
 
-    Keys as in the record: `samples`, `interval_s` (median), `cpu`, `devices`, `errors`, `problems` (at any time), and
-    `unavailable` if the devices could not be monitored. Power in W, `energy_j` in J over the `energy_seconds` of the
-    span covered by samples, temperatures in degrees Celsius, clocks in MHz, memory in bytes, utilisation as a
-    fraction. Values that were not measured are absent. The file may be empty or end with an incomplete line.
+    The keys are `samples` (their number), `interval_s` (median), `cpu`, `devices`, `errors` (their number),
+    `problems` (of the whole file), and `unavailable` if the devices could not be monitored. Power is in W, `energy_j`
+    in J over the `energy_seconds` of the span that samples cover, temperatures in degrees Celsius, clocks in MHz,
+    memory in bytes, utilisation a fraction. Values that were not measured are absent. The file may be empty or end
+    with an incomplete line.
 
-    `window`: by device, when it took the steps of the window; used for `window_energy` only.
+    Args:
+        span: the time to summarise, Unix seconds, both ends included; None for the whole file.
+        window: when each device took the steps of the window, for `window_energy`.
     """
     try:
         start, lines = _read(path)
@@ -51,8 +62,8 @@ def summarise(path: str, span: energy.Times | None = None, window: _Stretches | 
     inside = [sample for sample in samples if _within(sample["t"], span)]
     summary: dict[str, Any] = {
         "samples": len(inside),
-        "cpu": _cpu([sample.get("cpu", {}) for sample in inside]),
-        "devices": _devices(start, lines, span, window or {}),
+        "cpu": _summarise_cpu([sample.get("cpu", {}) for sample in inside]),
+        "devices": _summarise_devices(start, lines, span, window or {}),
         "errors": sum(line["kind"] == "error" and _within(line["t"], span) for line in lines),
     }
     spacing = _spacing(inside)
@@ -66,8 +77,8 @@ def summarise(path: str, span: energy.Times | None = None, window: _Stretches | 
     return summary
 
 
-def _problems(start: dict[str, Any], lines: Sequence[dict[str, Any]], span: energy.Times) -> list[str]:
-    """A sentence if the samples end before the span does, and the reasons of errors, each once."""
+def _problems(start: _Line, lines: Sequence[_Line], span: energy.Times) -> list[str]:
+    """The problems of monitoring: that samples end before the span does, and the reasons of errors, each once."""
     samples = [line for line in lines if line["kind"] == "sample"]
     silent = span[1] - max([span[0], *(sample["t"] for sample in samples)])
     problems = []
@@ -86,15 +97,15 @@ def _problems(start: dict[str, Any], lines: Sequence[dict[str, Any]], span: ener
     return problems + sorted(reasons)[:_MAX_REASONS]
 
 
-def _interval(start: dict[str, Any], samples: Sequence[dict[str, Any]]) -> float:
-    """Seconds between samples: as requested, or as measured if that is longer."""
+def _interval(start: _Line, samples: Sequence[_Line]) -> float:
+    """Seconds between samples: the requested interval, or the measured one if that is longer."""
     return max(start.get("interval_s", 1.0), _spacing(samples) or 0.0)
 
 
 def read_start(path: str) -> dict[str, Any] | None:
-    """The start line: driver, names, limits, and the processes that used the devices before the run.
+    """The start line of a sampler's file; None if the file does not exist or has no start line.
 
-    None if the file does not exist or has no start line.
+    It has the driver, and of each device its name, limits, and the processes that used it before the run.
     """
     try:
         return _read(path)[0] or None
@@ -102,19 +113,22 @@ def read_start(path: str) -> dict[str, Any] | None:
         return None
 
 
-def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The start line ({} if it is missing), and the samples, errors and readings of health."""
-    start: dict[str, Any] = {}
-    lines: list[dict[str, Any]] = []
+def _read(path: str) -> tuple[_Line, list[_Line]]:
+    """The start line ({} if it is missing), and the lines of samples, errors and health. Raises FileNotFoundError."""
+    start: _Line = {}
+    lines: list[_Line] = []
     for line in read_lines(path):
-        if line.get("kind") == "start":
+        kind = line.get("kind")
+        if kind == "start":
             start = line
-        elif line.get("kind") in ("sample", "error", "health") and isinstance(line.get("t"), (int, float)):
+        elif kind in ("sample", "error", "health") and isinstance(line.get("t"), (int, float)):
             lines.append(line)
     return start, lines
 
 
-def _cpu(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summarise_cpu(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The summary of the processors and the memory of the node. `samples`: the `cpu` of each sample."""
+
     def values(name: str) -> list[Any]:
         return [sample[name] for sample in samples if name in sample]
 
@@ -143,10 +157,10 @@ def _quota_used_up(counts: Sequence[Sequence[int]]) -> float | None:
     return round((last_used_up - first_used_up) / (last_periods - first_periods), 4)
 
 
-def _devices(
-    start: dict[str, Any], lines: Sequence[dict[str, Any]], span: energy.Times, window: _Stretches
+def _summarise_devices(
+    start: _Line, lines: Sequence[_Line], span: energy.Times, window: _Stretches
 ) -> list[dict[str, Any]]:
-    """The summary of each device, by index."""
+    """The summary of each device, in the order of their indices."""
     samples = [line for line in lines if line["kind"] == "sample"]
     samples_of = _samples_by_device(samples)
     static = {device["index"]: device for device in start.get("devices", [])}
@@ -157,7 +171,7 @@ def _devices(
     for index in sorted(set(static) | set(samples_of)):
         device_samples = samples_of.get(index, _DeviceSamples([], []))
         series = device_samples.series
-        device = _device(index, static.get(index, {}), series, span, interval, run_pids)
+        device = _summarise_device(index, static.get(index, {}), series, span, interval, run_pids)
         health = _health(index, lines, [values for t, values in series if _within(t, span)])
         if health:
             device["health"] = health
@@ -166,8 +180,8 @@ def _devices(
     return devices
 
 
-def _samples_by_device(samples: Sequence[dict[str, Any]]) -> dict[int, _DeviceSamples]:
-    """The samples of all devices, which each line has together, by the index of the device."""
+def _samples_by_device(samples: Sequence[_Line]) -> dict[int, _DeviceSamples]:
+    """The samples of each device by its index. A line of the file has one sample of every device."""
     samples_of: dict[int, _DeviceSamples] = {}
     for sample in samples:
         begin = sample["t"]
@@ -180,10 +194,8 @@ def _samples_by_device(samples: Sequence[dict[str, Any]]) -> dict[int, _DeviceSa
     return samples_of
 
 
-def _health(
-    index: int, lines: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """A device's health `before` and `after` the run, with the best state of its PCIe link in the samples."""
+def _health(index: int, lines: Sequence[_Line], samples: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """A device's health `before` and `after` the run; the latter with the best PCIe link seen in its samples."""
     health = {}
     for line in lines:
         if line["kind"] != "health":
@@ -201,73 +213,80 @@ def _health(
 def _energy(
     samples: Sequence[energy.Sample], span: energy.Times, window: Sequence[energy.Stretch], max_gap: float
 ) -> dict[str, Any]:
-    """The energy of a device in the span and in the window. `max_gap`: seconds between samples without a gap."""
+    """The energy of a device in the span and in the window.
+
+    `max_gap`: the most seconds between two samples between which power is integrated.
+    """
     values: dict[str, Any] = {}
-    used = energy.by_counter(samples, span) or energy.by_power(samples, span, max_gap)
+    used = energy.count_energy(samples, span) or energy.integrate_power(samples, span, max_gap)
     if used is not None:
-        joules, seconds = used
-        values = {"energy_j": round(joules, 3), "energy_seconds": round(seconds, 3)}
-    return _present(**values, window_energy=energy.of_window(samples, window, max_gap))
+        values = {"energy_j": round(used.joules, 3), "energy_seconds": round(used.seconds, 3)}
+    return _present(**values, window_energy=energy.window_energy(samples, window, max_gap))
 
 
-def _device(
+def _summarise_device(
     index: int, static: dict[str, Any], series: _Series, span: energy.Times, interval: float, run_pids: set[int]
 ) -> dict[str, Any]:
-    """The values of a device in the span, and those of the start line, `static`."""
+    """The summary of one device, without its health and energy.
+
+    `static`: the device in the start line; `run_pids`: the processes of the run itself.
+    """
     inside_span = [device for t, device in series if _within(t, span)]
 
-    def inside(key: str) -> list[float]:
+    def values(key: str) -> list[float]:
         return [device[key] for device in inside_span if key in device]
 
-    power = inside("power_w")
-    clock = inside("sm_clock_mhz")
-    busy_clock = []
+    powers = values("power_w")
+    clocks = values("sm_clock_mhz")
+    busy_clocks = []
     for device in inside_span:
         if "sm_clock_mhz" in device and "gpu_idle" not in device.get("throttle", ()):
-            busy_clock.append(device["sm_clock_mhz"])
+            busy_clocks.append(device["sm_clock_mhz"])
+    throttle_series = [(t, device.get("throttle")) for t, device in series]
     foreign_processes = None
     if "processes" in static:
         foreign_processes = sum(process["pid"] not in run_pids for process in static["processes"])
     return _present(
         index=index,
         name=static.get("name"),
-        power_mean_w=_mean(power),
-        power_max_w=max(power, default=None),
-        temperature_max_c=max(inside("temperature_c"), default=None),
-        sm_clock_mean_mhz=_mean(clock),
-        sm_clock_min_mhz=min(clock, default=None),
-        sm_clock_busy_mhz=_mean(busy_clock),
+        power_mean_w=_mean(powers),
+        power_max_w=max(powers, default=None),
+        temperature_max_c=max(values("temperature_c"), default=None),
+        sm_clock_mean_mhz=_mean(clocks),
+        sm_clock_min_mhz=min(clocks, default=None),
+        sm_clock_busy_mhz=_mean(busy_clocks),
         sm_clock_max_mhz=static.get("sm_clock_max_mhz"),
         power_limit_w=static.get("power_limit_w"),
         power_limit_default_w=static.get("power_limit_default_w"),
-        util_mean=_mean(inside("util")),
-        mem_used_max_bytes=max(inside("mem_used_bytes"), default=None),
+        util_mean=_mean(values("util")),
+        mem_used_max_bytes=max(values("mem_used_bytes"), default=None),
         mem_used_before_bytes=static.get("mem_used_bytes"),
         foreign_processes=foreign_processes,
-        throttle_seconds=_throttle_seconds([(t, device.get("throttle")) for t, device in series], span, interval),
+        throttle_seconds=_throttle_seconds(throttle_series, span, interval),
     )
 
 
 def _throttle_seconds(series: _Series, span: energy.Times, interval: float) -> dict[str, float] | None:
     """Seconds of the span in which each reason that lowers the clocks was active; None if reasons were never read.
 
-    A sample represents the time until the next one; the last sample, and one before a gap, represent one interval.
+    `series`: the active reasons of each sample; None in a sample without them. A sample represents the time until the
+    next one; the last sample, and one before a gap, represent one interval.
     """
     seconds_of: dict[str, float] = {}
-    measured = False
-    following = [*(t for t, _ in series[1:]), math.inf]
-    for (t, reasons), after in zip(series, following):
+    has_reasons = False
+    next_times = [*(t for t, _ in series[1:]), math.inf]
+    for (t, reasons), next_time in zip(series, next_times):
         if reasons is None:
             continue
         until = t + interval
-        if 0 < after - t <= _GAP_INTERVALS * interval:
-            until = after
+        if 0 < next_time - t <= _GAP_INTERVALS * interval:
+            until = next_time
         seconds = min(until, span[1]) - max(t, span[0])
         if seconds > 0:
-            measured = True
+            has_reasons = True
             for reason in reasons:
                 seconds_of[reason] = seconds_of.get(reason, 0.0) + seconds
-    if not measured:
+    if not has_reasons:
         return None
     return {reason: round(seconds_of[reason], 3) for reason in sorted(seconds_of)}
 
@@ -291,4 +310,5 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _present(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
     return {key: value for key, value in values.items() if value is not None}

@@ -40,8 +40,8 @@ MIN_STEPS = 100
 """The fewest steps of a window, unless its steps are long: see LONG_STEPS."""
 LONG_STEPS = 20
 LONG_SECONDS = 100.0
-"""A window of at least LONG_STEPS steps is also long enough if it takes at least LONG_SECONDS: then the monitor, which
-samples once a second, has as many samples of it as a window of MIN_STEPS has steps."""
+"""A window of at least LONG_STEPS steps is also long enough if it takes at least LONG_SECONDS: then the monitor,
+which samples once a second, has as many samples of it as a window of MIN_STEPS has steps."""
 MIN_VALUES = 30
 """The fewest blocks of steps from which an interval is computed. The evidence of a large job may have fewer."""
 MIN_EFFECTIVE = 20.0
@@ -84,7 +84,7 @@ class Refusal(NamedTuple):
     """Why a window gives no interval."""
 
     kind: str
-    """`short`, `correlated`, `warm-up`, `trend`, `states`, `stall` or `data` (values that are no times or amounts)."""
+    """`short`, `correlated`, `warm-up`, `trend`, `states`, `stall`, or `data` (values that cannot be times)."""
     text: str
     """The reason for a person."""
     further_steps: int
@@ -254,7 +254,7 @@ def correlation_time(values: Sequence[float]) -> float:
     """The integrated autocorrelation time of a sequence whose mean is 0: how many values count as one; at least 1.
 
     Sums of two neighbouring autocorrelations are added as long as they are positive (Geyer, Statistical Science 7,
-    1992). Because the mean is that of the sequence itself, each autocorrelation is too low by about the result over n.
+    1992). Because the mean is that of the sequence itself, each autocorrelation is too low by about the result / n.
     """
     n = len(values)
     squares = math.fsum(map(mul, values, values))
@@ -359,7 +359,7 @@ def _find_levels(values: Sequence[float], resolution: float) -> _Levels | None:
     squares_within = squares - between[split - 1] / n
     if distance < TOLERATED + resolution:
         return None
-    if distance**2 * n < SEPARATION**2 * squares_within:
+    if distance * distance * n < SEPARATION**2 * squares_within:
         return None
     is_high = [value >= high[0] for value in smooth]
     changes = sum(map(ne, is_high, is_high[1:]))

@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, NamedTuple, Sequence
 
 from flagbench_cases.telemetry import command
 from flagbench_cases.telemetry.monitors import Monitor, MonitorSample, MonitorUnavailable, run_devices
 
-# Where MetaX's driver and MACA install the tool if it is not on PATH.
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
+"""The folders in which MetaX's driver and MACA install the tool, if it is not on PATH."""
 QUERIES = ("--show-memory", "--show-usage", "--show-temperature", "--show-board-power")
-COMPLETE = 5  # values of a device that answers all queries: memory has two
+"""The options that print the values of every sample."""
+COMPLETE = 5
+"""The number of values of a device that answers all queries: --show-memory has two, the others have one."""
 TIMEOUT_S = 2.0
-# After this many consecutive samples without an answer the tool is not called again.
+"""The most seconds that a call of the tool may take."""
 PATIENCE = 3
+"""After this many consecutive samples without an answer the tool is not called again."""
 
 _BLOCK = re.compile(r"^\s*GPU\s*#(\d+)\b.*$", re.MULTILINE)
+"""The first line of a device's block."""
 _LISTED = re.compile(
     r"^\s*GPU\s*#?(?P<index>\d+)\s*:?\s+(?P<name>\S.*?)\s*"
     r"(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])?"
     r"(?:\s+(?P<state>[A-Za-z]+))?\s*(?:\(UUID:\s*(?P<uuid>[^)\s]+)\s*\))?\s*$"
 )
+"""The row of a device in the output of `-L`."""
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _VERSIONS = (
@@ -37,8 +42,10 @@ _VERSIONS = (
     ("vbios", re.compile(r"\bV?BIOS(?: Version)?\s*:\s*([^\s|]+)", re.IGNORECASE)),
 )
 _CAP = re.compile(rf"{_NUMBER}W\s*/\s*{_NUMBER}W")
+"""A device's power and its limit in the tool's table: `55W / 350W`."""
 
 Values = Dict[str, Any]
+"""Values of one device by their keys in a monitor's sample."""
 
 
 def create(devices: Sequence[int] | None = None) -> Monitor:
@@ -65,33 +72,38 @@ def parse_devices(text: str) -> dict[int, Values]:
 
 
 def _parse_block(block: str) -> Values:
+    """The values in the block of one device; those that are not printed are absent."""
     values: Values = {}
     usage = _numbers(block, rf"GPU\s*:?\s*{_NUMBER}\s*%")
     if usage:
         values["util"] = usage[0] / 100
-    heat = _numbers(block, rf"hotspot\S*\s*:?\s*{_NUMBER}\s*(?:C\b|℃|°C\b)")
-    if heat:
-        values["temperature_c"] = max(heat)
+    temperatures = _numbers(block, rf"hotspot\S*\s*:?\s*{_NUMBER}\s*(?:C\b|℃|°C\b)")
+    if temperatures:
+        values["temperature_c"] = max(temperatures)
     power = re.search(rf"^\s*Total\b.*?{_NUMBER}\s*(m?)W\W*$", block, re.MULTILINE | re.IGNORECASE)
     if power:
         values["power_w"] = float(power.group(1))
-        if power.group(2):
+        if power.group(2):  # mW
             values["power_w"] /= 1000
-    for name, what in (("mem_used_bytes", "used"), ("memory_total_bytes", "total")):
-        size = _memory(block, what)
+    for name, row in (("mem_used_bytes", "used"), ("memory_total_bytes", "total")):
+        size = _memory(block, row)
         if size is not None:
             values[name] = size
     return values
 
 
 def _numbers(block: str, pattern: str) -> list[float]:
+    """The numbers that a pattern captures at the beginning of lines."""
     return [float(number) for number in re.findall(r"^\s*" + pattern, block, re.MULTILINE | re.IGNORECASE)]
 
 
-def _memory(block: str, what: str) -> int | None:
-    """The device's memory, bytes; only the part addressable by the host if nothing else is printed."""
+def _memory(block: str, row: str) -> int | None:
+    """The used or the total memory of the device, bytes. `row`: `used` or `total`.
+
+    If the tool prints only the part that the host can address (vis_vram), that part; None if it prints neither.
+    """
     for kind in ("vram", "vis_vram"):
-        pattern = rf"^\s*{kind}\s+{what}\s*:?\s*{_NUMBER}\s*([KMG]?)i?B"
+        pattern = rf"^\s*{kind}\s+{row}\s*:?\s*{_NUMBER}\s*([KMG]?)i?B"
         line = re.search(pattern, block, re.MULTILINE | re.IGNORECASE)
         if line:
             return int(float(line.group(1)) * _UNITS[line.group(2).upper() or "B"])
@@ -99,25 +111,34 @@ def _memory(block: str, what: str) -> int | None:
 
 
 def parse_list(text: str) -> dict[int, Values]:
-    """Parse `-L`: every device's `name`, and `uuid` if printed."""
+    """The devices in the output of `-L` by their number: each with its `name`, and its `uuid` if it is printed."""
     devices: dict[int, Values] = {}
     for line in text.splitlines():
         row = _LISTED.match(line)
-        # A device's row has a bus address or a UUID, unlike a message about a device.
+        # The row of a device has a bus address or a UUID; a message about a device has neither.
         if row and (row.group("bus") or row.group("uuid")):
             values = {"name": row.group("name"), "uuid": row.group("uuid")}
             devices[int(row.group("index"))] = {key: value for key, value in values.items() if value}
     return devices
 
 
-def parse_summary(text: str) -> tuple[dict[str, str], list[float]]:
-    """Parse the output without options: versions of tool, driver, MACA and firmware; power limits, W, by row."""
+class ToolSummary(NamedTuple):
+    """What the tool prints without options."""
+
+    versions: dict[str, str]
+    """The versions of the tool (`mx_smi`), `driver`, `maca` and firmware (`vbios`)."""
+    power_limits: list[float]
+    """The power limit of each row of the table, W."""
+
+
+def parse_summary(text: str) -> ToolSummary:
+    """Parse the output of the tool without options."""
     versions = {}
     for name, pattern in _VERSIONS:
         match = pattern.search(text)
         if match:
             versions[name] = match.group(1)
-    return versions, [float(limit) for _, limit in _CAP.findall(text)]
+    return ToolSummary(versions, [float(limit) for _, limit in _CAP.findall(text)])
 
 
 # -- monitor -------------------------------------------------------------------------------------------------
@@ -127,76 +148,87 @@ class MxSmiMonitor:
     """Reads the run's devices. `index` is the number within the run, `mxsmi_index` the tool's."""
 
     def __init__(self, devices: Sequence[int] | None, tool: command.Tool) -> None:
-        self._wanted = devices
+        self._requested = devices
         self._tool = tool
         self._listed: dict[int, Values] = {}
+        """All devices that the tool lists, by its number."""
         self._physical: list[int] = []
-        self._summary = ""
+        """The tool's numbers of the run's devices, in the run's order."""
+        self._summary = ToolSummary({}, [])
         self._commands: list[tuple[str, ...]] = []
-        self._first: dict[int, Values] = {}
+        """The arguments of the calls that a sample takes."""
+        self._before_run: dict[int, Values] = {}
+        """The values of the run's devices before the run, by the tool's number."""
         self._failures = 0
+        """How many samples in a row the tool did not answer."""
 
     def open(self) -> None:
         try:
-            self._summary = self._tool.ask((), TIMEOUT_S)
+            self._summary = parse_summary(self._tool.ask((), TIMEOUT_S))
             text = self._tool.ask(("-L",), TIMEOUT_S)
             self._listed = parse_list(text)
             if not self._listed:
                 raise command.no_device("mx-smi", text)
-            self._physical = self._choose()
-            self._commands = self._settle()
+            self._physical = self._choose_devices()
+            self._choose_commands()
         except (command.NoAnswer, MonitorUnavailable) as error:
             unavailable = MonitorUnavailable(str(error))
-            driver = parse_summary(self._summary)[0].get("driver")
+            driver = self._summary.versions.get("driver")
             if driver:
                 unavailable.facts["driver_version"] = driver
             raise unavailable from None
 
-    def _choose(self) -> list[int]:
+    def _choose_devices(self) -> list[int]:
         """The tool's numbers of the run's devices, in the run's order."""
         uuids = [self._listed.get(index, {}).get("uuid", "") for index in range(max(self._listed) + 1)]
         variable = "CUDA_VISIBLE_DEVICES"
         if variable not in os.environ and "MACA_VISIBLE_DEVICES" in os.environ:
             variable = "MACA_VISIBLE_DEVICES"
-        chosen = run_devices(variable, os.environ.get(variable), uuids, self._wanted)
+        chosen = run_devices(variable, os.environ.get(variable), uuids, self._requested)
         return [device for device in chosen if isinstance(device, int)]
 
-    def _settle(self) -> list[tuple[str, ...]]:
-        """The commands to run for every sample: all queries in one, else those that work individually."""
-        together = self._values([QUERIES])
-        if _count(together) == len(self._physical) * COMPLETE:
-            self._first = together
-            return [QUERIES]
-        # Some versions take one query at a time.
-        useful: list[tuple[str, ...]] = []
-        alone: dict[int, Values] = {}
-        for query in QUERIES:
-            values = self._values([(query,)])
-            if values:
-                useful.append((query,))
-                _merge(alone, values)
-        better = _count(alone) > _count(together)
-        self._first = alone if better else together
-        if not self._first:
-            raise command.NoAnswer("mx-smi prints no value in a known layout")
-        return useful if better else [QUERIES]
+    def _choose_commands(self) -> None:
+        """Find out how to sample, and take the first sample: with all queries in one call, else with one call each.
 
-    def _values(self, commands: Sequence[tuple[str, ...]]) -> dict[int, Values]:
-        """The values of the run's devices from the commands' output, by the tool's number."""
+        Raises NoAnswer if no call prints a value that can be read.
+        """
+        self._commands = [QUERIES]
+        self._before_run = self._read([QUERIES])
+        if _count(self._before_run) == len(self._physical) * COMPLETE:
+            return
+        # Some versions take one query at a time.
+        single_commands: list[tuple[str, ...]] = []
+        single_values: dict[int, Values] = {}
+        for query in QUERIES:
+            values = self._read([(query,)])
+            if values:
+                single_commands.append((query,))
+                _merge(single_values, values)
+        if _count(single_values) > _count(self._before_run):
+            self._commands = single_commands
+            self._before_run = single_values
+        if not self._before_run:
+            raise command.NoAnswer("mx-smi prints no value in a known layout")
+
+    def _read(self, commands: Sequence[tuple[str, ...]]) -> dict[int, Values]:
+        """Call the tool with each of `commands`, and return the values of the run's devices by the tool's number."""
         devices: dict[int, Values] = {}
         for query in commands:
             _merge(devices, parse_devices(self._tool.ask(query, TIMEOUT_S)))
         return {index: devices[index] for index in self._physical if devices.get(index)}
 
     def static(self) -> dict[str, Any]:
-        versions, limits = parse_summary(self._summary)
+        versions, limits = self._summary
+        rows = sorted(self._listed)  # the numbers of the devices in the order of the tool's table
         devices = []
         for index, physical in enumerate(self._physical):
-            first, listed = self._first.get(physical, {}), self._listed.get(physical, {})
-            device = {"index": index, "mxsmi_index": physical, **listed}
-            device.update({key: first[key] for key in ("memory_total_bytes", "mem_used_bytes") if key in first})
-            if len(limits) == len(self._listed):
-                device["power_limit_w"] = limits[sorted(self._listed).index(physical)]
+            device = {"index": index, "mxsmi_index": physical, **self._listed.get(physical, {})}
+            before_run = self._before_run.get(physical, {})
+            for key in ("memory_total_bytes", "mem_used_bytes"):
+                if key in before_run:
+                    device[key] = before_run[key]
+            if len(limits) == len(rows):
+                device["power_limit_w"] = limits[rows.index(physical)]
             devices.append(device)
         static: dict[str, Any] = {"devices": devices, "versions": versions}
         if "driver" in versions:
@@ -207,18 +239,16 @@ class MxSmiMonitor:
         if self._failures >= PATIENCE:
             return MonitorSample([], [])
         try:
-            devices_now = self._values(self._commands)
+            values_now = self._read(self._commands)
         except command.NoAnswer as error:
             self._failures += 1
-            return MonitorSample(
-                [], [{"device": index, "reason": str(error)} for index in range(len(self._physical))]
-            )
+            failures = [{"device": index, "reason": str(error)} for index in range(len(self._physical))]
+            return MonitorSample([], failures)
         self._failures = 0
         devices, errors = [], []
         for index, physical in enumerate(self._physical):
-            values = {
-                key: value for key, value in devices_now.get(physical, {}).items() if key != "memory_total_bytes"
-            }
+            values = values_now.get(physical, {})
+            values.pop("memory_total_bytes", None)  # it is among the static values
             if values:
                 devices.append({"index": index, **values})
             else:
@@ -230,9 +260,11 @@ class MxSmiMonitor:
 
 
 def _count(values: dict[int, Values]) -> int:
+    """The number of values of all devices together."""
     return sum(len(device) for device in values.values())
 
 
 def _merge(into: dict[int, Values], values: dict[int, Values]) -> None:
-    for index, more in values.items():
-        into.setdefault(index, {}).update(more)
+    """Add values to those of the same devices in `into`."""
+    for index, device_values in values.items():
+        into.setdefault(index, {}).update(device_values)

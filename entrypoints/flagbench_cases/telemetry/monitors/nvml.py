@@ -8,7 +8,7 @@ reserved by the driver), else of v1 (NVML API reference).
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from flagbench_cases.telemetry.monitors import Monitor, MonitorSample, MonitorUnavailable, run_devices
 
@@ -17,7 +17,6 @@ try:
 except ImportError:  # the sampler then reports it in its file, and samples only the CPUs
     pynvml = None
 
-# Bits of nvmlClocksEventReasons (nvml.h), whose old name is nvmlClocksThrottleReasons.
 _REASONS = (
     (0x001, "gpu_idle"),
     (0x002, "applications_clocks_setting"),
@@ -29,21 +28,34 @@ _REASONS = (
     (0x080, "hw_power_brake_slowdown"),
     (0x100, "display_clock_setting"),
 )
+"""Bits of nvmlClocksEventReasons (nvml.h), whose old name is nvmlClocksThrottleReasons, with their names here."""
 
-# Errors that mean that a value is not available at all: the driver or device does not support or allow the call. In
-# the order of nvml.h: INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND,
-# ARGUMENT_VERSION_MISMATCH, DEPRECATED; by number, since older bindings do not name them all. Not UNKNOWN, which a
-# container gets whose devices were taken away.
 _REFUSALS = frozenset((2, 3, 4, 13, 25, 26))
+"""Error codes that mean that a value is not available at all: driver or device do not support or allow the call.
+
+In the order of nvml.h: INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH,
+DEPRECATED. They are written as numbers, since older bindings do not name them all. UNKNOWN is not among them: a
+container whose devices were taken away gets it.
+"""
 _GPU_IS_LOST = 15
 
-# Values of the whole board, of which a MIG instance is a part.
 _OF_BOARD = frozenset(
     ("power_w", "energy_mj", "power_limit_w", "power_limit_default_w", "util")
     + ("memory_total_bytes", "mem_used_bytes", "processes")
 )
+"""Values of the whole board. They are left out for a MIG instance, which is a part of a board."""
 
 _Read = Callable[[Any], Any]
+"""Reads one value of a device by its handle. Raises NVMLError."""
+
+
+class _DeviceReading(NamedTuple):
+    """What was read of one device at one time."""
+
+    values: dict[str, Any]
+    """`index`, and the fields that the driver provides, by name."""
+    error: dict[str, Any] | None
+    """`device` and `reason` if some fields could not be read."""
 
 
 def create(devices: Sequence[int] | None = None) -> Monitor:
@@ -68,20 +80,32 @@ def kernel_driver(path: str = "/proc/driver/nvidia/version") -> str | None:
 
 def throttle_reasons(mask: int) -> list[str]:
     """Names of the reasons in a bit mask; unknown bits keep their number."""
-    names = [name for bit, name in _REASONS if mask & bit]
-    rest = mask & ~sum(bit for bit, _ in _REASONS)
-    return names + [f"reason_0x{1 << n:x}" for n in range(rest.bit_length()) if rest >> n & 1]
+    names = []
+    unknown = mask
+    for bit, name in _REASONS:
+        if mask & bit:
+            names.append(name)
+        unknown &= ~bit
+    for position in range(unknown.bit_length()):
+        bit = 1 << position
+        if unknown & bit:
+            names.append(f"reason_0x{bit:x}")
+    return names
 
 
 class _Field:
-    """One value of one device, read by the first call that its driver supports; unsupported calls are dropped."""
+    """One value of one device, read with the first of several calls that its driver supports."""
 
     def __init__(self, name: str, *reads: _Read) -> None:
         self.name = name
         self._reads = list(reads)
+        """The calls that may be supported, in order of preference."""
 
     def read(self, handle: Any) -> Any | None:
-        """The value, or None if the driver does not provide it. Raises NVMLError if the device is faulty."""
+        """Read the value; None if the driver does not provide it. Raises NVMLError if the device is faulty.
+
+        A call that is not supported is not tried again.
+        """
         while self._reads:
             try:
                 return self._reads[0](handle)
@@ -96,14 +120,15 @@ class _Device:
     """One device of the run: its handle and the fields that are sampled."""
 
     def __init__(self, index: int, device: int | str) -> None:
-        """`device`: its physical index, or the UUID of a MIG instance."""
+        """`index`: the device's number within the run; `device`: its physical index, or the UUID of a MIG instance."""
         self.index = index
-        self.handle = _handle(device)
+        self.handle = _get_handle(device)
         self.sampled = _sampled_fields()
         self._is_part = isinstance(device, str)
+        """Whether the device is a MIG instance, or a board that is divided into such instances."""
 
-    def read(self, fields: Sequence[_Field]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """The values of `fields`, and an error if some could not be read; of a lost device no more is read."""
+    def read(self, fields: Sequence[_Field]) -> _DeviceReading:
+        """Read `fields`. If the device turns out to be lost, the remaining fields are not read."""
         values: dict[str, Any] = {"index": self.index}
         failures: list[str] = []
         for field in fields:
@@ -119,20 +144,22 @@ class _Device:
             if value is not None:
                 values[field.name] = value
             if field.name == "mig" and value:
-                self._is_part = True  # a process can use an instance only, even where NVML shows the board
-        if not failures:
-            return values, None
-        return values, {"device": self.index, "reason": "; ".join(failures)}
+                self._is_part = True  # a process can only use an instance, even if NVML shows the board
+        error: dict[str, Any] | None = None
+        if failures:
+            error = {"device": self.index, "reason": "; ".join(failures)}
+        return _DeviceReading(values, error)
 
 
 class NvmlMonitor:
     """Reads the run's devices. `index` is the number within the run, `nvml_index` the physical number."""
 
     def __init__(self, devices: Sequence[int] | None = None) -> None:
-        self._wanted = devices
+        self._requested = devices
         self._devices: list[_Device] = []
         self._errors: list[dict[str, Any]] = []
-        self._open = False
+        """Errors from reading static values, which the next sample reports."""
+        self._is_open = False
 
     def open(self) -> None:
         try:
@@ -148,85 +175,98 @@ class NvmlMonitor:
             raise MonitorUnavailable("the Python package nvidia-ml-py is not installed")
         try:
             pynvml.nvmlInit()
-            self._open = True
-            self._devices = self._find()
+            self._is_open = True
+            self._devices = self._find_devices()
         except pynvml.NVMLError as error:
             raise MonitorUnavailable(f"NVML: {error}") from error
 
     def static(self) -> dict[str, Any]:
         static: dict[str, Any] = {"devices": []}
-        driver = _Field("driver_version", lambda _: _text(pynvml.nvmlSystemGetDriverVersion())).read(None)
-        driver = driver or kernel_driver()
+        driver_field = _Field("driver_version", lambda _: _decode(pynvml.nvmlSystemGetDriverVersion()))
+        driver = driver_field.read(None) or kernel_driver()
         if driver is not None:
             static["driver_version"] = driver
         for device in self._devices:
-            values, error = device.read(_static_fields())
-            static["devices"].append(values)
-            if error is not None:
-                self._errors.append(error)
+            reading = device.read(_static_fields())
+            static["devices"].append(reading.values)
+            if reading.error is not None:
+                self._errors.append(reading.error)
         return static
 
     def sample(self) -> MonitorSample:
-        reading, self._errors = MonitorSample([], self._errors), []
+        sample = MonitorSample([], self._errors)
+        self._errors = []
         for device in self._devices:
-            values, error = device.read(device.sampled)
-            if len(values) > 1:
-                reading.devices.append(values)
-            if error is not None:
-                reading.errors.append(error)
-        return reading
+            reading = device.read(device.sampled)
+            if len(reading.values) > 1:  # more than the index
+                sample.devices.append(reading.values)
+            if reading.error is not None:
+                sample.errors.append(reading.error)
+        return sample
 
     def close(self) -> None:
-        if self._open:
-            self._open = False
+        if self._is_open:
+            self._is_open = False
             try:
                 pynvml.nvmlShutdown()
             except pynvml.NVMLError:  # the driver is gone: nothing to release
                 pass
 
-    def _find(self) -> list[_Device]:
-        uuids, names = _inventory()
+    def _find_devices(self) -> list[_Device]:
+        """The devices of the run. Raises MonitorUnavailable and NVMLError."""
+        uuids, names = _list_devices()
         if not uuids:
             raise MonitorUnavailable("NVML finds no device")
         value = os.environ.get("CUDA_VISIBLE_DEVICES")
-        chosen = run_devices("CUDA_VISIBLE_DEVICES", value, uuids, self._wanted)
-        if (value is None or "-" not in value) and not _same_order(names):
+        chosen = run_devices("CUDA_VISIBLE_DEVICES", value, uuids, self._requested)
+        uses_numbers = value is None or "-" not in value  # a UUID has hyphens
+        if uses_numbers and not _same_order(names):
             raise MonitorUnavailable(
                 "this node has devices of several models, which CUDA may number in a different order than "
                 "NVML; set CUDA_DEVICE_ORDER=PCI_BUS_ID or use UUIDs in CUDA_VISIBLE_DEVICES"
             )
-        indices = range(len(chosen)) if self._wanted is None else self._wanted
+        indices: Sequence[int] = range(len(chosen))
+        if self._requested is not None:
+            indices = self._requested
         return [_Device(index, device) for index, device in zip(indices, chosen)]
 
 
-def _inventory() -> tuple[list[str], list[str | None]]:
-    """UUIDs and names of all physical devices; an empty UUID and no name for a lost device."""
+def _list_devices() -> tuple[list[str], list[str | None]]:
+    """The UUIDs and the names of all physical devices; an empty UUID and no name for a lost device."""
     uuids: list[str] = []
     names: list[str | None] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuids.append(_text(pynvml.nvmlDeviceGetUUID(handle)))
-            names.append(_text(pynvml.nvmlDeviceGetName(handle)))
+            uuid, name = _decode(pynvml.nvmlDeviceGetUUID(handle)), _decode(pynvml.nvmlDeviceGetName(handle))
         except pynvml.NVMLError:
-            uuids[index:] = [""]
+            uuids.append("")
             names.append(None)
+        else:
+            uuids.append(uuid)
+            names.append(name)
     return uuids, names
 
 
 def _same_order(names: Sequence[str | None]) -> bool:
-    """Whether CUDA numbers devices by PCI bus like NVML; by default it puts the fastest model first."""
-    return os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(set(names) - {None}) <= 1
+    """Whether CUDA numbers devices in the order of their PCI buses, as NVML does.
+
+    By default it puts the fastest model first, which makes no difference if all devices are of one model.
+    """
+    if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+        return True
+    models = set(names) - {None}
+    return len(models) <= 1
 
 
-def _handle(device: Any) -> Any:
+def _get_handle(device: int | str) -> Any:
     if isinstance(device, int):
         return pynvml.nvmlDeviceGetHandleByIndex(device)
     return pynvml.nvmlDeviceGetHandleByUUID(device)
 
 
-def _get(function: str, *arguments: Any, convert: Callable[[Any], Any] = lambda value: value) -> _Read:
-    """A reader that calls `function` of the binding and converts the result with `convert`.
+def _reader(function: str, *arguments: Any, convert: Callable[[Any], Any] = lambda value: value) -> _Read:
+    """A function that calls `function` of the binding for a device, and converts the result with `convert`.
 
     A function missing in an old binding is treated like one missing in an old driver.
     """
@@ -241,54 +281,61 @@ def _get(function: str, *arguments: Any, convert: Callable[[Any], Any] = lambda 
 
 
 def _sampled_fields() -> list[_Field]:
+    """The fields of one device that are read for every sample."""
     return [
-        _Field("power_w", _get("nvmlDeviceGetPowerUsage", convert=_watts)),
-        _Field("energy_mj", _get("nvmlDeviceGetTotalEnergyConsumption")),
-        _Field("temperature_c", _get("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)),
-        _Field("sm_clock_mhz", _get("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)),
-        _Field("mem_clock_mhz", _get("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)),
-        _Field("util", _get("nvmlDeviceGetUtilizationRates", convert=lambda rates: rates.gpu / 100)),
+        _Field("power_w", _reader("nvmlDeviceGetPowerUsage", convert=_watts)),
+        _Field("energy_mj", _reader("nvmlDeviceGetTotalEnergyConsumption")),
+        _Field("temperature_c", _reader("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)),
+        _Field("sm_clock_mhz", _reader("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)),
+        _Field("mem_clock_mhz", _reader("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)),
+        _Field("util", _reader("nvmlDeviceGetUtilizationRates", convert=lambda rates: rates.gpu / 100)),
         _Field("mem_used_bytes", *_memory(lambda memory: memory.used)),
         _Field(
             "throttle",
-            _get("nvmlDeviceGetCurrentClocksEventReasons", convert=throttle_reasons),
-            _get("nvmlDeviceGetCurrentClocksThrottleReasons", convert=throttle_reasons),
+            _reader("nvmlDeviceGetCurrentClocksEventReasons", convert=throttle_reasons),
+            _reader("nvmlDeviceGetCurrentClocksThrottleReasons", convert=throttle_reasons),
         ),
-        # An idle device lowers them, so that the health of its link is what is read under load.
-        _Field("pcie_generation", _get("nvmlDeviceGetCurrPcieLinkGeneration")),
-        _Field("pcie_width", _get("nvmlDeviceGetCurrPcieLinkWidth")),
+        # Sampled, since an idle device lowers both: the health of the link shows under load.
+        _Field("pcie_generation", _reader("nvmlDeviceGetCurrPcieLinkGeneration")),
+        _Field("pcie_width", _reader("nvmlDeviceGetCurrPcieLinkWidth")),
     ]
 
 
 def _static_fields() -> list[_Field]:
+    """The fields of one device that are read once, before the run. `mig` is first: it decides which follow."""
     return [
-        _Field("mig", _get("nvmlDeviceGetMigMode", convert=lambda modes: bool(modes[0]))),  # before what it decides
-        _Field("nvml_index", _get("nvmlDeviceGetIndex")),
-        _Field("name", _get("nvmlDeviceGetName", convert=_text)),
-        _Field("uuid", _get("nvmlDeviceGetUUID", convert=_text)),
+        _Field("mig", _reader("nvmlDeviceGetMigMode", convert=lambda modes: bool(modes[0]))),
+        _Field("nvml_index", _reader("nvmlDeviceGetIndex")),
+        _Field("name", _reader("nvmlDeviceGetName", convert=_decode)),
+        _Field("uuid", _reader("nvmlDeviceGetUUID", convert=_decode)),
         _Field("memory_total_bytes", *_memory(lambda memory: memory.total)),
-        _Field("power_limit_w", _get("nvmlDeviceGetEnforcedPowerLimit", convert=_watts)),
-        # Lower than its default if an administrator capped it, a common reason for a slow device.
-        _Field("power_limit_default_w", _get("nvmlDeviceGetPowerManagementDefaultLimit", convert=_watts)),
-        _Field("sm_clock_max_mhz", _get("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)),
-        _Field("mem_clock_max_mhz", _get("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)),
-        _Field("ecc", _get("nvmlDeviceGetEccMode", convert=lambda modes: bool(modes[0]))),
-        _Field("persistence", _get("nvmlDeviceGetPersistenceMode", convert=bool)),
+        _Field("power_limit_w", _reader("nvmlDeviceGetEnforcedPowerLimit", convert=_watts)),
+        # An administrator may have capped the limit below its default, a common reason for a slow device.
+        _Field("power_limit_default_w", _reader("nvmlDeviceGetPowerManagementDefaultLimit", convert=_watts)),
+        _Field("sm_clock_max_mhz", _reader("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)),
+        _Field("mem_clock_max_mhz", _reader("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)),
+        _Field("ecc", _reader("nvmlDeviceGetEccMode", convert=lambda modes: bool(modes[0]))),
+        _Field("persistence", _reader("nvmlDeviceGetPersistenceMode", convert=bool)),
         _Field("mem_used_bytes", *_memory(lambda memory: memory.used)),
         _Field(
             "processes",
             # The unversioned name of current bindings means v3, and hides that a driver lacks it.
-            _get("nvmlDeviceGetComputeRunningProcesses_v3", convert=_processes),
-            _get("nvmlDeviceGetComputeRunningProcesses_v2", convert=_processes),
+            _reader("nvmlDeviceGetComputeRunningProcesses_v3", convert=_processes),
+            _reader("nvmlDeviceGetComputeRunningProcesses_v2", convert=_processes),
         ),
     ]
 
 
+_MEMORY_V2 = 0x02000028
+"""nvmlMemory_v2 of nvml.h, for bindings that do not define it: the size of the structure, and 2 in the top byte."""
+
+
 def _memory(convert: Callable[[Any], Any]) -> tuple[_Read, _Read]:
-    version_2 = getattr(pynvml, "nvmlMemory_v2", 0x02000028)
+    """Readers of a value of MemoryInfo: in version 2, which leaves out memory reserved by the driver, else in 1."""
+    version_2 = getattr(pynvml, "nvmlMemory_v2", _MEMORY_V2)
     return (
-        _get("nvmlDeviceGetMemoryInfo", version_2, convert=convert),
-        _get("nvmlDeviceGetMemoryInfo", convert=convert),
+        _reader("nvmlDeviceGetMemoryInfo", version_2, convert=convert),
+        _reader("nvmlDeviceGetMemoryInfo", convert=convert),
     )
 
 
@@ -307,8 +354,8 @@ def _watts(milliwatts: int) -> float:
     return milliwatts / 1000
 
 
-def _text(value: Any) -> str:
-    """Decode text: old versions of nvidia-ml-py return bytes."""
+def _decode(value: Any) -> str:
+    """A text of NVML: old versions of nvidia-ml-py return bytes."""
     if isinstance(value, bytes):
         return value.decode()
     return value

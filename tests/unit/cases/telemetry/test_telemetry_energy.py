@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.telemetry.energy import Sample, Stretch, of_window
+from flagbench_cases.telemetry.energy import Sample, Stretch, window_energy
 from flagbench_cases.telemetry.summary import summarise
 
 pytestmark = pytest.mark.image
@@ -29,12 +29,12 @@ IDLE_THEN_BUSY = counted(0.0, 100.0, 200.0, 600.0, 1300.0, 2000.0, 2100.0)
 
 def test_a_window_between_readings() -> None:
     """It begins with a reading, and ends with one: nothing is interpolated."""
-    found = of_window(IDLE_THEN_BUSY, [Stretch(20, (3.0, 5.0))], GAP)
+    found = window_energy(IDLE_THEN_BUSY, [Stretch(20, (3.0, 5.0))], GAP)
     assert found == {"steps": 20, "seconds": 2.0, "joules": 1400.0, "source": "counter", "error_j": 0.0}
 
 
 def test_the_ends_of_a_window_are_interpolated() -> None:
-    found = of_window(IDLE_THEN_BUSY, [Stretch(20, (2.25, 5.5))], GAP)
+    found = window_energy(IDLE_THEN_BUSY, [Stretch(20, (2.25, 5.5))], GAP)
     assert found is not None
     assert found["joules"] == 2050.0 - 300.0
     # The counter rose by 400 J in the second in which it begins, and by 100 J in that in which it ends.
@@ -44,7 +44,7 @@ def test_the_ends_of_a_window_are_interpolated() -> None:
 def test_the_error_bound_holds_whatever_a_device_did_between_readings() -> None:
     """A device that uses all of a second's energy at the one or the other end of that second."""
     times = (2.25, 5.5)
-    found = of_window(IDLE_THEN_BUSY, [Stretch(20, times)], GAP)
+    found = window_energy(IDLE_THEN_BUSY, [Stretch(20, times)], GAP)
     assert found is not None
     for at_begin in (200.0, 600.0):
         for at_end in (2000.0, 2100.0):
@@ -54,7 +54,7 @@ def test_the_error_bound_holds_whatever_a_device_did_between_readings() -> None:
 def test_a_reading_that_takes_time_is_used_only_once_it_has_ended() -> None:
     """amd-smi answers after most of a second: within it the counter was read, nobody knows when."""
     readings = [Sample(2.0 * n, 2.0 * n + 0.75, 1000.0 * 500 * n, None) for n in range(5)]
-    found = of_window(readings, [Stretch(1, (2.5, 6.5))], GAP)
+    found = window_energy(readings, [Stretch(1, (2.5, 6.5))], GAP)
     assert found is not None
     assert (found["joules"], found["seconds"]) == (1000.0, 4.0)
     # Between the readings at 0 and 4 s, and between those at 4 and 8 s: half of 1000 J either way, and a little more.
@@ -63,7 +63,7 @@ def test_a_reading_that_takes_time_is_used_only_once_it_has_ended() -> None:
 
 def test_several_stretches_are_added() -> None:
     """A published run evaluates between its steps, which are what the window is of."""
-    found = of_window(IDLE_THEN_BUSY, [Stretch(5, (3.0, 4.0)), Stretch(2, (5.0, 6.0))], GAP)
+    found = window_energy(IDLE_THEN_BUSY, [Stretch(5, (3.0, 4.0)), Stretch(2, (5.0, 6.0))], GAP)
     assert found == {"steps": 7, "seconds": 2.0, "joules": 800.0, "source": "counter", "error_j": 0.0}
 
 
@@ -78,7 +78,7 @@ def test_several_stretches_are_added() -> None:
 )
 def test_without_a_counter_the_power_is_integrated(samples: list[Sample]) -> None:
     """And has no error bound: what happened between two samples is not known."""
-    found = of_window(samples, [Stretch(10, (0.5, 3.25))], GAP)
+    found = window_energy(samples, [Stretch(10, (0.5, 3.25))], GAP)
     assert found == {"steps": 10, "seconds": 2.75, "joules": 1100.0, "source": "power"}
 
 
@@ -86,16 +86,16 @@ def test_without_a_counter_the_power_is_integrated(samples: list[Sample]) -> Non
 @pytest.mark.parametrize("watts", [None, 400.0])
 def test_a_window_that_readings_do_not_enclose_has_no_energy(times: tuple[float, float], watts: float | None) -> None:
     samples = counted(0.0, 400.0, 800.0, 1200.0, 1600.0, watts=watts)
-    assert of_window(samples, [Stretch(10, times)], GAP) is None
+    assert window_energy(samples, [Stretch(10, times)], GAP) is None
 
 
 def test_power_is_not_integrated_across_a_gap() -> None:
     samples = [Sample(t, t, None, 400.0) for t in (0.0, 1.0, 6.0, 7.0)]
-    assert of_window(samples, [Stretch(10, (0.5, 6.5))], GAP) is None
+    assert window_energy(samples, [Stretch(10, (0.5, 6.5))], GAP) is None
 
 
 def test_no_steps_in_a_window_no_energy() -> None:
-    assert of_window(IDLE_THEN_BUSY, [], GAP) is None
+    assert window_energy(IDLE_THEN_BUSY, [], GAP) is None
 
 
 SCRIPT = """
