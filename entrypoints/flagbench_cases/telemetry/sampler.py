@@ -1,4 +1,4 @@
-"""The sampling loop, which runs in a process of its own: writes a start line, then a line per sample until stopped."""
+"""The sampling loop of a separate process: writes a start line, then a line per sample until it is stopped."""
 
 from __future__ import annotations
 

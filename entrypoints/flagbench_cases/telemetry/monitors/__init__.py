@@ -42,8 +42,8 @@ class Monitor(Protocol):
     def static(self) -> dict[str, Any]:
         """Facts that do not change during a run, and the memory and processes on the devices before it.
 
-        The keys are `driver_version` (of the kernel module), `versions` (of other components, by name), and `devices`: dicts with
-        `index` and, as far as the driver provides them, `name`, `uuid`, `memory_total_bytes`, `power_limit_w`,
+        The keys are `driver_version` (of the kernel module), `versions` (of other components, by name), and
+        `devices`: dicts with `index` and, as far as the driver provides them, `name`, `uuid`, `memory_total_bytes`, `power_limit_w`,
         `sm_clock_max_mhz`, `mem_clock_max_mhz`, `mig`, `ecc`, `persistence`, `mem_used_bytes` and `processes` (a list
         of {`pid`, `mem_used_bytes`}).
         """
@@ -111,7 +111,7 @@ def visible_devices(value: str | None, uuids: Sequence[str]) -> list[int | str]:
 
     The result has the physical index of a device, and the unchanged UUID of a MIG instance. `value` and `uuids` are
     those of `run_devices`. As in CUDA, a UUID may be abbreviated to a unique prefix, the list ends before its first
-    invalid entry, and with duplicates no device is visible (CUDA C++ Programming Guide, "CUDA Environment Variables").
+    invalid entry, and with duplicates no device is visible (CUDA C++ Programming Guide, Environment Variables).
     """
     if value is None:
         return list(range(len(uuids)))

@@ -120,7 +120,7 @@ class _Device:
     """One device of the run: its handle and the fields that are sampled."""
 
     def __init__(self, index: int, device: int | str) -> None:
-        """`index`: the device's number within the run; `device`: its physical index, or the UUID of a MIG instance."""
+        """`index`: the device's number in the run; `device`: its physical index, or the UUID of a MIG instance."""
         self.index = index
         self.handle = _get_handle(device)
         self.sampled = _sampled_fields()
@@ -145,10 +145,9 @@ class _Device:
                 values[field.name] = value
             if field.name == "mig" and value:
                 self._is_part = True  # a process can only use an instance, even if NVML shows the board
-        error: dict[str, Any] | None = None
-        if failures:
-            error = {"device": self.index, "reason": "; ".join(failures)}
-        return _DeviceReading(values, error)
+        if not failures:
+            return _DeviceReading(values, None)
+        return _DeviceReading(values, {"device": self.index, "reason": "; ".join(failures)})
 
 
 class NvmlMonitor:
