@@ -27,90 +27,73 @@ NO_ANSWER = "no answer"
 
 @dataclass(frozen=True)
 class DeviceHealth:
-    """The health of one device at one time.
-
-    A field is None if it was not read; `refusals` then has the reason under the field's name. Counters count since
-    the driver was loaded, unless they say otherwise. Names with `slowed` are durations in nanoseconds for which the
-    device's clocks were lowered.
-    """
+    """One device at one time. A field is None where it was not read; `refusals` then has the reason by its name."""
 
     index: Optional[int] = None
-    """The number of the device: in a record its number within the run, else that in its vendor's list."""
+    """Its place, in a record within the run, else in its vendor's list."""
     uuid: Optional[str] = None
     name: Optional[str] = None
-    """The model of the device."""
     pci_address: Optional[str] = None
-    """The address in the form of sysfs: 0000:9b:00.0."""
+    """As sysfs writes it: 0000:9b:00.0."""
     unanswered: Optional[str] = None
     """Why the device did not answer, such as `GPU is lost` or `no answer in 60 s`; None if it did."""
     time: Optional[float] = None
-    """When the device was read, Unix seconds."""
+    """When it was read, Unix seconds."""
     seconds: Optional[float] = None
-    """How long reading it took."""
+    """How long the reading took."""
     ecc_enabled: Optional[bool] = None
     mig_enabled: Optional[bool] = None
     ecc_corrected: Optional[int] = None
-    """Memory errors that ECC corrected since the driver was loaded (NVML's volatile count)."""
+    """Errors since the driver was loaded (volatile); those with `aggregate`: in the device's life."""
     ecc_uncorrected: Optional[int] = None
-    """Memory errors that ECC detected and could not correct since the driver was loaded."""
     ecc_corrected_aggregate: Optional[int] = None
-    """Corrected memory errors in the device's life."""
     ecc_uncorrected_aggregate: Optional[int] = None
-    """Uncorrected memory errors in the device's life."""
     row_remap_corrected: Optional[int] = None
-    """Rows of memory that were replaced after corrected errors, in the device's life."""
+    """Rows of memory that were replaced, after corrected errors, in the device's life."""
     row_remap_uncorrected: Optional[int] = None
-    """Rows of memory that were replaced after uncorrected errors, in the device's life."""
     row_remap_pending: Optional[bool] = None
-    """Whether a row will be replaced at the next reset."""
+    """A row is replaced at the next reset."""
     row_remap_failed: Optional[bool] = None
-    """Whether a row could not be replaced at any time in the device's life."""
+    """A row could not be replaced, ever."""
     recovery_action: Optional[int] = None
     """nvmlDeviceGpuRecoveryAction_t: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 depends on the
     driver (580: bus reset; from 610: IMEX domain), 6 bus reset, 7 system reboot."""
     pcie_generation: Optional[int] = None
-    """The PCIe generation in use; an idle device lowers it."""
+    """Now; an idle device lowers it."""
     pcie_width: Optional[int] = None
-    """The PCIe lanes in use."""
+    """Lanes, now."""
     pcie_generation_max: Optional[int] = None
-    """The highest PCIe generation that the device and the system both support."""
+    """That device and system can have together."""
     pcie_width_max: Optional[int] = None
-    """The most PCIe lanes that the device and the system both support."""
     pcie_generation_loaded: Optional[int] = None
-    """The highest generation that was seen while the run used the device; only in a record."""
+    """The highest that was seen while the run used the device; only in a record."""
     pcie_width_loaded: Optional[int] = None
-    """The most lanes that were seen while the run used the device; only in a record."""
     pcie_replays: Optional[int] = None
     nvlinks_up: Optional[Tuple[int, ...]] = None
-    """The numbers of the NVLinks that are up; empty if none is."""
+    """Numbers of the links that are up; empty for a device without any."""
     nvlinks_down: Optional[Tuple[int, ...]] = None
-    """The numbers of the NVLinks that are down."""
     nvlink_replays: Optional[int] = None
-    """The replays of all NVLinks together."""
+    """Of all links together, as are the others."""
     nvlink_recoveries: Optional[int] = None
-    """The successful recoveries of all NVLinks together."""
     nvlink_recoveries_failed: Optional[int] = None
-    """The failed recoveries of all NVLinks together."""
     nvlink_crc_errors: Optional[int] = None
-    """The checksum errors of all NVLinks together."""
     slowed_sw_thermal_ns: Optional[int] = None
-    """How long the driver lowered the clocks because of heat."""
+    """How long the clocks were lowered for heat by the driver, since it was loaded."""
     slowed_hw_thermal_ns: Optional[int] = None
-    """How long the device itself lowered its clocks because of heat."""
+    """For heat by the device itself."""
     slowed_thermal_ns: Optional[int] = None
-    """How long heat lowered the clocks, as drivers before 575 count it: driver and device together."""
+    """For heat, by drivers before 575, which count it as one."""
     slowed_power_brake_ns: Optional[int] = None
-    """How long the machine's power brake lowered the clocks: the machine asked the device to draw less power."""
+    """By the machine, which asks the device to draw less."""
     slowed_power_cap_ns: Optional[int] = None
-    """How long the device's power limit lowered the clocks."""
+    """By the device's power limit."""
     fabric_state: Optional[int] = None
     """nvmlGpuFabricState_t: 0 not supported, 1 not started, 2 in progress, 3 completed."""
     fabric_status: Optional[int] = None
-    """The nvmlReturn_t of the registration, which is valid if fabric_state is completed: 0 is success."""
+    """nvmlReturn_t of the registration, which counts where it is completed: 0 is success."""
     fabric_health: Optional[int] = None
     """nvmlGpuFabricHealthSummary: 0 not supported, 1 healthy, 2 unhealthy, 3 limited capacity."""
     refusals: Mapping[str, str] = field(default_factory=dict)
-    """Why fields have no value, by the name of the field."""
 
     def to_dict(self) -> Dict[str, Any]:
         """The fields for JSON. Fields without a value are absent, and the numbers of links are lists."""

@@ -43,9 +43,9 @@ class Monitor(Protocol):
         """Facts that do not change during a run, and the memory and processes on the devices before it.
 
         The keys are `driver_version` (of the kernel module), `versions` (of other components, by name), and
-        `devices`: dicts with `index` and, as far as the driver provides them, `name`, `uuid`, `memory_total_bytes`, `power_limit_w`,
-        `sm_clock_max_mhz`, `mem_clock_max_mhz`, `mig`, `ecc`, `persistence`, `mem_used_bytes` and `processes` (a list
-        of {`pid`, `mem_used_bytes`}).
+        `devices`: dicts with `index` and, as far as the driver provides them, `name`, `uuid`, `memory_total_bytes`,
+        `power_limit_w`, `sm_clock_max_mhz`, `mem_clock_max_mhz`, `mig`, `ecc`, `persistence`, `mem_used_bytes` and
+        `processes` (a list of {`pid`, `mem_used_bytes`}).
         """
 
     def sample(self) -> MonitorSample:
