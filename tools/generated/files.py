@@ -25,7 +25,7 @@ from flagbench.records.read import read_record
 from flagbench.report.certificate_page import certificate_blocks, certificate_charts
 from flagbench.report.charts import Chart, loss_chart, roof_chart, step_chart, verdict_chart
 from flagbench.report.export import table
-from flagbench.report.html import picture
+from flagbench.report.html import render_svg
 from flagbench.report.verdict_page import verdict_table
 from flagbench.verdict import Verdict, verify_claim
 from flagbench.verdict.claim_limits import HIGH, LOW
@@ -106,10 +106,10 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
         printed = render(_narrow_blocks(document), io.StringIO())
         files[certificate.with_name("certificate.svg")] = terminal_svg(printed, "flagbench accept")
         for chart in certificate_charts(document):
-            files[certificate.with_name(f"{chart.id}.svg")] = picture(chart)
+            files[certificate.with_name(f"{chart.id}.svg")] = render_svg(chart)
     if (docs / "measured" / "h100-roofs.json").is_file():
         for chart in _of_an_h100(catalog, docs / "measured"):
-            files[docs / "verdict" / f"{chart.id}.svg"] = picture(chart)
+            files[docs / "verdict" / f"{chart.id}.svg"] = render_svg(chart)
     if (docs / "badges").is_dir():
         for name, (label, value) in BADGES.items():
             files[docs / "badges" / f"{name}.svg"] = badge(label, value)
@@ -274,4 +274,4 @@ def _pictures(catalog: Catalog, record: Record) -> Iterator[tuple[str, str]]:
     yield "verdict.svg", terminal_svg(verdict_table([record], result, stream=io.StringIO()), "flagbench verify last")
     for chart in (step_chart(record), loss_chart({record.record_id: loss_curve(record)})):
         if isinstance(chart, Chart):
-            yield f"{chart.id}.svg", picture(chart)
+            yield f"{chart.id}.svg", render_svg(chart)

@@ -1,24 +1,41 @@
-"""The certificate of an acceptance as a page and in text: whether the machine is good, and which device is worst."""
+"""The certificate of an acceptance as an HTML page and as text: whether a machine is good, and what was measured.
+
+`flagbench accept` runs cases on a machine, checks their results against limits, and writes a certificate: a JSON
+document, made by `accept.certificate`. Functions here take the document as parsed. These fields are shown:
+
+- `outcome` (PASS, FAIL or INCONCLUSIVE), `reason`, `created_at`, `seconds` and `cost`
+- `action`: what to `do` with the machine, and the `ranks`, `devices`, `remedies` or `minutes` it is about
+- `checks`: the `outcome`, `part` (the run), `name`, `measured`, `against`, `ratio`, `limit`, `floor`, `ranks` and
+  `reason` of each
+- `devices`: the `rank`, `name`, `uuid` and `share` (its rate over the median of the other devices) of each
+- `numbers`: the `part`, `name`, `value`, `unit`, `scope` and `slowest_device` of each metric
+- `efficiency`: the fields of `Efficiency` for each run
+- `facts`: the `machine`, the `stack`, the number of `gpus`, what was `asked`, and the runs as `parts`
+- `software` and `flagbench`: versions
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from flagbench.console.page import Block, Lines, Table
 from flagbench.records.model import SlowestDevice
 from flagbench.report.charts import TONES, Chart, ChartRow, ratio_row, row_chart
-from flagbench.report.html import Sections, page
+from flagbench.report.html import Sections, render_page
 from flagbench.report.verdict_page import STYLES, with_slowest
 from flagbench.verdict.efficiency import Efficiency
 from flagbench.verdict.result import Ratio, number_text
 
+_DEVICE_CHART_FROM = 0.95
+"""The axis of the devices' speeds begins here or lower, so that a difference of 1 % looks small."""
+
 
 def action_text(certificate: Mapping[str, Any]) -> str:
-    """What to do, in a sentence."""
+    """Return what to do with the machine, in a sentence."""
     action = certificate["action"]
     if action["do"] == "use":
         return "Use this machine."
@@ -35,48 +52,57 @@ def action_text(certificate: Mapping[str, Any]) -> str:
 
 
 def _remedies_text(remedies: Sequence[str]) -> str:
-    """Numbered where there are several: a remedy may itself be a choice of two."""
+    """Return the remedies in one line, numbered if there are several: a remedy may itself be a choice of two."""
     if len(remedies) == 1:
         return remedies[0]
     return "; ".join(f"({number}) {remedy}" for number, remedy in enumerate(remedies, start=1))
 
 
 def machine_text(certificate: Mapping[str, Any]) -> str:
-    """`8 x NVIDIA H100 80GB HBM3, driver 580.95.05, node-17`."""
+    """Return the machine in a line, such as `8 x NVIDIA H100 80GB HBM3, driver 580.95.05, node-17`."""
     facts = certificate["facts"]
     machine = facts["machine"]
     names = sorted({device["name"] for device in machine["devices"]})
-    what = f"{facts['gpus']} x {' and '.join(names)}"
+    devices = f"{facts['gpus']} x {' and '.join(names)}"
     if facts["device_kind"] == "cpu":
-        what = f"{facts['gpus']} ranks on a processor"
+        devices = f"{facts['gpus']} ranks on a processor"
     elif not names:
-        what = f"no device for the stack {facts['stack']}"
+        devices = f"no device for the stack {facts['stack']}"
     driver = ""
     if machine["drivers"]:
         driver = f", driver {', '.join(machine['drivers'])}"
-    return f"{what}{driver}, {machine['host']}"
+    return f"{devices}{driver}, {machine['host']}"
 
 
 def compared_text(certificate: Mapping[str, Any]) -> str:
-    """What it was compared with, and its slowest device."""
-    counts = Counter(_reference_text(check) for check in certificate["checks"] if check["ratio"] is not None)
-    parts = []
+    """Return the sentences that say what the machine was compared with, and which of its devices is the slowest."""
+    counts: Counter[str] = Counter()
+    for check in certificate["checks"]:
+        if check["ratio"] is not None:
+            counts[_kind_of_reference(check)] += 1
+    references = []
     for reference, count in counts.items():
         numbers = "1 number"
         if count > 1:
             numbers = f"{count} numbers"
-        parts.append(f"{reference} ({numbers})")
+        references.append(f"{reference} ({numbers})")
     devices = _slowest_first(certificate)
     if not devices:
-        return f"Compared with {_enumeration(parts)}."
-    parts.append("the other devices")
+        return f"Compared with {_enumeration(references)}."
+    references.append("the other devices")
     slowest = f"Slowest device: rank {devices[0]['rank']}, {devices[0]['share']:.1%} of the others."
-    return f"Compared with {_enumeration(parts)}. {slowest}"
+    return f"Compared with {_enumeration(references)}. {slowest}"
 
 
-def _reference_text(check: Mapping[str, Any]) -> str:
-    """What a number was compared with; rows are not named."""
-    reference: str = check["against"].partition(" of ")[2]
+def _reference_of(check: Mapping[str, Any]) -> str:
+    """Return what a number was compared with: `against` is like `1,942 of claim ROW`."""
+    _, _, reference = check["against"].partition(" of ")
+    return str(reference)
+
+
+def _kind_of_reference(check: Mapping[str, Any]) -> str:
+    """Return what a number was compared with, without the name of the row."""
+    reference = _reference_of(check)
     if reference.startswith("claim "):
         return "published rows"
     if reference.startswith("catalogue "):
@@ -85,7 +111,7 @@ def _reference_text(check: Mapping[str, Any]) -> str:
 
 
 def _enumeration(parts: Sequence[str]) -> str:
-    """`nothing`, `a`, `a and b` or `a, b and c`."""
+    """Return the parts as `nothing`, `a`, `a and b` or `a, b and c`."""
     if not parts:
         return "nothing"
     if len(parts) == 1:
@@ -94,54 +120,77 @@ def _enumeration(parts: Sequence[str]) -> str:
 
 
 def _slowest_first(certificate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The devices that were compared with others."""
+    """Return the devices that were compared with the other ones, the slowest first."""
     devices = [device for device in certificate["devices"] if device["share"] is not None]
     return sorted(devices, key=lambda device: (device["share"], device["rank"]))
 
 
 def certificate_blocks(certificate: Mapping[str, Any]) -> list[Block]:
-    """What `flagbench accept` prints."""
+    """Return the certificate as `flagbench accept` prints it."""
     outcome = certificate["outcome"]
     costs = []
-    for part, rate, cost in _efficiency(certificate):
-        if cost:
-            costs.append(f"{part}: {rate}, {cost}")
+    for row in _efficiency_rows(certificate):
+        if row.energy_and_price:
+            costs.append(f"{row.part}: {row.rate}, {row.energy_and_price}")
     return [
         Lines((f"{outcome}: {machine_text(certificate)}",), STYLES[outcome]),
-        Lines((action_text(certificate), _why(certificate), compared_text(certificate))),
+        Lines((action_text(certificate), _reason_text(certificate), compared_text(certificate))),
         _check_table(certificate["checks"]),
-        _reasons(certificate["checks"]),
+        _check_reasons(certificate["checks"]),
         Lines(tuple(costs)),
     ]
 
 
-def _why(certificate: Mapping[str, Any]) -> str:
-    """The reason as a sentence, with one full stop: the words of a vendor's tool may end with one."""
+def _reason_text(certificate: Mapping[str, Any]) -> str:
+    """Return the reason of the outcome as a sentence.
+
+    It ends with one full stop, also if the reason ends with one because it is the message of a vendor's tool.
+    """
     reason = certificate["reason"].rstrip(".")
     if certificate["outcome"] == "PASS":
         return f"{reason[:1].upper()}{reason[1:]}."
     return f"Why: {reason}."
 
 
-def _efficiency(certificate: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Of each run: its case, its rate, and what it took."""
+class _EfficiencyRow(NamedTuple):
+    """What one run took."""
+
+    part: str
+    """The name of the run in the certificate."""
+    rate: str
+    """Its speed, such as `1,942 samples/s`."""
+    energy_and_price: str
+    """The energy and price of its work; empty if neither is known."""
+
+
+def _efficiency_rows(certificate: Mapping[str, Any]) -> Iterator[_EfficiencyRow]:
     for values in certificate["efficiency"]:
         efficiency = Efficiency(**values)
-        yield efficiency.part, f"{number_text(efficiency.per_second)} {efficiency.unit}/s", efficiency.text()
+        rate = f"{number_text(efficiency.per_second)} {efficiency.unit}/s"
+        yield _EfficiencyRow(efficiency.part, rate, efficiency.text())
 
 
 def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
-    """The checks, those that did not pass first."""
+    """Return a table of the checks, those that did not pass first."""
     rows = []
     for check in _worst_first(checks):
-        about = (check["outcome"], check["part"], check["name"])
-        rows.append((*about, _ratio(check["ratio"]), check["measured"], check["against"], check["limit"]))
+        rows.append(
+            (
+                check["outcome"],
+                check["part"],
+                check["name"],
+                _ratio_text(check["ratio"]),
+                check["measured"],
+                check["against"],
+                check["limit"],
+            )
+        )
     columns = ("OUTCOME", "RUN", "CHECK", "RATIO", "MEASURED", "AGAINST", "LIMIT")
     return Table(columns, rows, styles=STYLES, below=("LIMIT", "AGAINST", "MEASURED", "RUN"))
 
 
-def _reasons(checks: Sequence[Mapping[str, Any]]) -> Lines:
-    """Why checks have their outcome, a line each: a column would be cut."""
+def _check_reasons(checks: Sequence[Mapping[str, Any]]) -> Lines:
+    """Return a line for each check that has a reason; in a column of the table it would be cut."""
     lines = []
     for check in _worst_first(checks):
         if check["reason"]:
@@ -155,17 +204,21 @@ def _worst_first(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def render(certificate: Mapping[str, Any]) -> bytes:
-    """The page. Deterministic, as all pages of a report are."""
+    """Return the certificate as an HTML page.
+
+    The same certificate gives the same bytes: `flagbench bundle verify` compares the page with one that it renders.
+    """
+    efficiency_columns = ("RUN", "RATE", "ENERGY, PRICE")
     sections: Sections = {
-        "Checks": [_check_table(certificate["checks"]), _reasons(certificate["checks"])],
-        "Energy and price": [Table(("RUN", "RATE", "ENERGY, PRICE"), list(_efficiency(certificate)))],
-        "Numbers": [_numbers_table(certificate["numbers"])],
+        "Checks": [_check_table(certificate["checks"]), _check_reasons(certificate["checks"])],
+        "Energy and price": [Table(efficiency_columns, list(_efficiency_rows(certificate)))],
+        "Numbers": [_number_table(certificate["numbers"])],
         "Runs": [_run_table(certificate["facts"]["parts"])],
         "Devices and software": [_software_table(certificate)],
     }
-    text = page(
+    text = render_page(
         machine_text(certificate),
-        f"{_why(certificate)} {compared_text(certificate)} {_when(certificate)}",
+        f"{_reason_text(certificate)} {compared_text(certificate)} {_time_and_cost(certificate)}",
         certificate_charts(certificate),
         sections,
         verdict=certificate["outcome"],
@@ -175,23 +228,30 @@ def render(certificate: Mapping[str, Any]) -> bytes:
     return text.encode()
 
 
-def _when(certificate: Mapping[str, Any]) -> str:
-    """`2026-01-01T00:00:00Z, 312 s, cost 2.08 at 24 per hour.`"""
-    took = f"{certificate['created_at']}, {certificate['seconds']:.0f} s"
+def _time_and_cost(certificate: Mapping[str, Any]) -> str:
+    """Return when the machine was accepted, and what that took.
+
+    It is like `2026-01-01T00:00:00Z, 312 s, cost 2.08 at 24 per hour.`
+    """
+    time = f"{certificate['created_at']}, {certificate['seconds']:.0f} s"
     price = certificate["facts"]["asked"]["price_per_hour"]
     if price is None:
-        return f"{took}."
-    return f"{took}, cost {certificate['cost']:.2f} at {price:g} per hour."
+        return f"{time}."
+    return f"{time}, cost {certificate['cost']:.2f} at {price:g} per hour."
 
 
-def _numbers_table(numbers: Sequence[Mapping[str, Any]]) -> Table:
-    rows, slowest = [], []
+def _number_table(numbers: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of all metrics of the runs."""
+    rows = []
+    slowest_devices = []
     for number in numbers:
         value = f"{number_text(number['value'])} {number['unit']}"
         rows.append((number["part"], number["name"], value, number["scope"]))
-        # A certificate of an earlier version does not have it.
-        slowest.append(msgspec.convert(number.get("slowest_device"), SlowestDevice | None))
-    return with_slowest(Table(("RUN", "METRIC", "VALUE", "OF"), rows), slowest, "SLOWEST DEVICE", 3)
+        # Certificates of earlier versions do not have this field.
+        slowest_devices.append(msgspec.convert(number.get("slowest_device"), SlowestDevice | None))
+    columns = ("RUN", "METRIC", "VALUE", "OF")
+    place = columns.index("VALUE") + 1
+    return with_slowest(Table(columns, rows), slowest_devices, "SLOWEST DEVICE", place)
 
 
 def _run_table(parts: Sequence[Mapping[str, Any]]) -> Table:
@@ -202,39 +262,46 @@ def _run_table(parts: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _software_table(certificate: Mapping[str, Any]) -> Table:
-    facts, author = certificate["facts"], certificate["flagbench"]
+    """Return a table of the devices, and of the versions of the software of the runs and of flagbench."""
+    facts = certificate["facts"]
+    flagbench = certificate["flagbench"]
     rows = []
     for device in facts["machine"]["devices"]:
         rows.append((f"device {device['index']}", f"{device['name']} {device['uuid']}"))
     for name, version in certificate["software"].items():
         rows.append((name, str(version)))
     rows.append(("stack", facts["stack"]))
-    version = author["version"]
-    if author["commit"]:
-        version = f"{version} at {author['commit']}"
-    rows.append(("flagbench", version))
+    flagbench_version = flagbench["version"]
+    if flagbench["commit"]:
+        flagbench_version += f" at {flagbench['commit']}"
+    rows.append(("flagbench", flagbench_version))
     return Table(("NAME", "WHICH"), rows)
 
 
 def certificate_charts(certificate: Mapping[str, Any]) -> list[Chart]:
-    """The speed of each device beside the others, and the ratio of each number to what it is compared with."""
-    charts = (_devices_chart(certificate), _numbers_chart(certificate))
+    """Return the charts of a certificate.
+
+    One shows the speed of each device relative to the other devices, one the ratio of each number to its reference.
+    """
+    charts = (_device_chart(certificate), _number_chart(certificate))
     return [chart for chart in charts if chart is not None]
 
 
-def _devices_chart(certificate: Mapping[str, Any]) -> Chart | None:
-    """None for a device alone."""
-    failed: set[int] = set()
+def _device_chart(certificate: Mapping[str, Any]) -> Chart | None:
+    """Return the chart of the devices' speeds; None for a single device, which is compared with no other."""
+    failed_ranks: set[int] = set()
     for check in certificate["checks"]:
         if check["outcome"] == "FAIL":
-            failed |= set(check["ranks"])
-    rows, cells = [], []
+            failed_ranks |= set(check["ranks"])
+    rows = []
+    cells = []
     for device in _slowest_first(certificate):
-        name, share = f"rank {device['rank']}, {device['uuid'] or device['name']}", f"{device['share']:.1%}"
+        name = f"rank {device['rank']}, {device['uuid'] or device['name']}"
+        share = f"{device['share']:.1%}"
         tone = TONES["PASS"]
-        if device["rank"] in failed:
+        if device["rank"] in failed_ranks:
             tone = TONES["FAIL"]
-        rows.append(ChartRow(name, device["share"], share, None, tone))
+        rows.append(ChartRow(name, device["share"], share, tone=tone))
         cells.append((name, share))
     return row_chart(
         "devices",
@@ -244,35 +311,39 @@ def _devices_chart(certificate: Mapping[str, Any]) -> Chart | None:
         Table(("device", "speed"), cells),
         label="speed relative to the other devices",
         target=1.0,
-        shown=[0.95, 1.0],
+        shown=[_DEVICE_CHART_FROM, 1.0],
     )
 
 
-def _numbers_chart(certificate: Mapping[str, Any]) -> Chart | None:
-    """None where no number was compared with anything."""
-    rows, cells, floors = [], [], set()
+def _number_chart(certificate: Mapping[str, Any]) -> Chart | None:
+    """Return the chart of the numbers that were compared with a reference; None if there is no such number."""
+    rows = []
+    cells = []
+    floors = set()
     for check in certificate["checks"]:
         if check["ratio"] is None:
             continue
-        reference = check["against"].partition(" of ")[2].removeprefix("claim ")
-        rows.append(ratio_row(f"{check['name']}, {reference}", Ratio(**check["ratio"]), check["outcome"]))
-        cells.append((check["name"], check["against"], _ratio(check["ratio"]), check["limit"], check["outcome"]))
+        ratio = Ratio(**check["ratio"])
+        reference = _reference_of(check).removeprefix("claim ")
+        rows.append(ratio_row(f"{check['name']}, {reference}", ratio, check["outcome"]))
+        cells.append((check["name"], check["against"], str(ratio), check["limit"], check["outcome"]))
         floors.add(check["floor"])
     line = "a 95 % interval, or from the slowest to the fastest fifth of a run that was not steady"
     description = (
         f"1 is what each number is compared with. It passes where its whole line, {line}, is above its limit"
     )
     band = None
-    if len(floors) == 1:
+    if len(floors) == 1:  # numbers with different limits have no common band
         (floor,) = floors
         band = (floor, 1.0)
         description += f", {floor:.0%}, where the shaded band begins"
+    columns = ("number", "against", "ratio", "limit", "outcome")
     return row_chart(
         "numbers",
         "Numbers and what they are compared with",
         f"{description}.",
         rows,
-        Table(("number", "against", "ratio", "limit", "outcome"), cells),
+        Table(columns, cells),
         label="ratio to what it is compared with",
         band=band,
         target=1.0,
@@ -280,7 +351,8 @@ def _numbers_chart(certificate: Mapping[str, Any]) -> Chart | None:
     )
 
 
-def _ratio(ratio: Mapping[str, Any] | None) -> str:
+def _ratio_text(ratio: Mapping[str, Any] | None) -> str:
+    """Return a ratio with its interval, or an empty text for a check without a ratio."""
     if ratio is None:
         return ""
     return str(Ratio(**ratio))

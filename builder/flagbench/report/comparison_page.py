@@ -1,4 +1,7 @@
-"""Two records beside each other as a person reads them."""
+"""The comparison of two records, A and B, as a person reads it: the text that `flagbench compare` prints.
+
+It says whether B is as fast as A, which conditions and settings differ, and whether both have the same losses.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,15 @@ from flagbench.verdict.losses import FIRST_STEP, LIMIT, LossComparison, percent
 def comparison_table(
     comparison: Comparison, speed: VerifyResult | None, *, stream: TextIO | None = None, wide: bool = False
 ) -> str:
-    """Two records as text for `stream` (default stdout): the verdict, what differs, then each metric.
+    """Return the comparison as text for `stream` (default stdout): the verdict, what differs, then each metric.
 
-    `speed`: the verdict on B with A as the baseline.
+    Args:
+        speed: the verdict on B with A as the baseline; None if there is none, because A and B are the same record.
+        wide: whether to show all columns, however wide the terminal is.
     """
-    a, b = comparison.a, comparison.b
     blocks = (
         *_speed_blocks(comparison, speed),
-        Lines((f"A  {a.record_id}", f"B  {b.record_id}")),
+        Lines((f"A  {comparison.a.record_id}", f"B  {comparison.b.record_id}")),
         _condition_table(comparison),
         _setting_table(comparison),
         _metric_table(comparison),
@@ -62,12 +66,12 @@ def _metric_table(comparison: Comparison) -> Table:
 
 
 def _speed_blocks(comparison: Comparison, speed: VerifyResult | None) -> list[Block]:
-    """The verdict on B with A as the baseline, in the words of `verify`, or why there is none."""
+    """Return the verdict on B with A as the baseline, in the words of `verify`, or why there is none."""
     if comparison.problems:
         return [Lines(comparison.problems, "bold")]
     if speed is None:
         return [Lines(("A and B are one record",), "bold")]
-    headline = verdict_sentence(speed, "B", "is", "the baseline A")
+    headline = verdict_sentence(speed, runs="B", are="is", baseline="the baseline A")
     blocks: list[Block] = [Lines((headline,), STYLES[speed.style])]
     if not is_in_headline(speed):
         blocks.append(Lines((speed.reason,)))
@@ -75,7 +79,10 @@ def _speed_blocks(comparison: Comparison, speed: VerifyResult | None) -> list[Bl
 
 
 def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
-    """A note if nothing differs, and the methods of the intervals: of A and B within a run, of B/A between runs."""
+    """Return a note if nothing differs, and one for each method by which intervals were computed.
+
+    The intervals of A and B are those within a run, that of B/A is the one between runs.
+    """
     notes = []
     if not comparison.conditions and not comparison.config:
         notes.append("no condition and no setting differs")
@@ -93,7 +100,7 @@ def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _loss_notes(losses: LossComparison | None) -> tuple[str, ...]:
-    """Whether two runs have the same losses, and from which step they differ."""
+    """Return notes that say whether two runs have the same losses, and from which step on they differ."""
     if losses is None:
         return ()
     rule = f"mean of |B - A| / |A| from step {FIRST_STEP} on less than {percent(LIMIT)}"

@@ -1,4 +1,7 @@
-"""Pages of HTML by one template, `page.j2`, and charts as files: without a server, a network or a script."""
+"""Writes the HTML pages of reports and certificates, and charts as SVG files, from the templates of this package.
+
+A page is one file that needs no server, network or script. `site` and `certificate_page` say what is on it.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,19 @@ Sections = dict[str, Sequence[Block]]
 
 
 class Link(str):
-    """A text that is a link to another page."""
+    """A text that is a link to another page. Where text is printed, as in a table, it is the text alone."""
+
+    href: str | None
+    """The address of the page; None for text without a link."""
 
     def __new__(cls, text: str, href: str | None) -> Link:
-        """`href`: the address of the page; None for plain text."""
+        """Make a text that links to `href`."""
         link = super().__new__(cls, text)
         link.href = href
         return link
 
-    href: str | None
 
-
-def page(
+def render_page(
     title: str,
     lead: str,
     charts: Iterable[Chart | Note | None],
@@ -41,37 +45,39 @@ def page(
     tone: str = "",
     headline: str = "",
 ) -> str:
-    """A page: its lead, its charts, and the blocks under each heading. What is empty is left out.
+    """Return a page as HTML: its lead, its charts, and the blocks under each heading.
+
+    Charts that are None and blocks without content are left out.
 
     Args:
-        home: the address of the page above it.
-        verdict: the first word of the page.
+        lead: the paragraph below the title.
+        home: the address of the page above it; empty if it has none.
+        verdict: the first word of the page, such as REPRODUCED; None for a page without a verdict.
         tone: the class of the verdict in the style sheet.
         headline: the text after the verdict.
     """
-    return (
-        _templates()
-        .get_template("page.j2")
-        .render(
-            title=title,
-            home=home,
-            verdict=verdict,
-            tone=tone,
-            headline=headline,
-            lead=lead,
-            charts=[chart for chart in charts if chart is not None],
-            sections={heading: filled(blocks) for heading, blocks in sections.items()},
-        )
+    template = _load_templates().get_template("page.j2")
+    return template.render(
+        title=title,
+        home=home,
+        verdict=verdict,
+        tone=tone,
+        headline=headline,
+        lead=lead,
+        charts=[chart for chart in charts if chart is not None],
+        sections={heading: filled(blocks) for heading, blocks in sections.items()},
     )
 
 
-def picture(chart: Chart) -> str:
-    """A chart as a file of its own, an SVG that is readable on light and dark pages."""
-    return str(_templates().get_template("charts.j2").module.drawing(chart, alone=True))  # type: ignore[attr-defined]
+def render_svg(chart: Chart) -> str:
+    """Return a chart as the content of an SVG file, which is readable on light and dark pages."""
+    macros = _load_templates().get_template("charts.j2").module
+    return str(macros.drawing(chart, alone=True))  # type: ignore[attr-defined]
 
 
 @cache
-def _templates() -> Environment:
+def _load_templates() -> Environment:
+    """Return the environment of the templates: they escape HTML, and a variable that is not given is an error."""
     templates = Environment(
         loader=PackageLoader("flagbench.report"),
         autoescape=True,
@@ -87,7 +93,10 @@ def _templates() -> Environment:
 
 
 def _visible_text(value: Any) -> Any:
-    """Text with control characters made visible. Markup, which a template made, is left as it is."""
+    """Return text with control characters made visible, and any other value as it is.
+
+    The exact type is checked: Markup is a str, too, and was made by a template.
+    """
     if type(value) in (str, Link):
         return visible(value)
     return value

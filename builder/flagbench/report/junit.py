@@ -1,4 +1,4 @@
-"""Checks and verdicts as JUnit XML, which CI systems show."""
+"""Checks and verdicts as JUnit XML, which CI systems show: `--junit` of `verify` and `accept` writes it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from flagbench.verdict.result import MetricResult
 from flagbench_core.exit_codes import ExitCode
 
 Kind = Literal["failure", "error", "skipped"]
+"""How a check ended that did not pass: the name of its XML element. One that could not be decided is an error."""
 
 
 class JUnitCase(NamedTuple):
-    """One check: how it ended, and what it measured. `kind` is None where it passed."""
+    """One check in a suite."""
 
     name: str
     output: str
+    """What was measured, and how that was judged."""
     kind: Kind | None
+    """None for a check that passed."""
     reason: str
+    """Why it did not pass."""
 
 
 def junit_xml(suite: str, cases: Sequence[JUnitCase], seconds: float = 0.0) -> bytes:
-    """A suite of checks. A check that could not be decided is an error, not a failure."""
+    """Return a suite of checks as XML; `seconds` is how long all of them took."""
     counts = Counter(case.kind for case in cases)
     attributes = {
         "name": suite,
@@ -48,7 +52,7 @@ def junit_xml(suite: str, cases: Sequence[JUnitCase], seconds: float = 0.0) -> b
 
 
 def junit_of_verdict(result: VerifyResult) -> bytes:
-    """The verdict, then that of each metric that has one."""
+    """Return a verdict as a suite of checks: the verdict itself, then that of each metric that has one."""
     outcome = result.outcome
     if result.qualifiers:
         outcome += f": {', '.join(result.qualifiers)}"
@@ -61,7 +65,7 @@ def junit_of_verdict(result: VerifyResult) -> bytes:
 
 
 def _compared_text(metric: MetricResult, side: str) -> str:
-    """`1510 samples/s [1490, 1530]; published: 1943; ratio 0.777 [0.767, 0.788]`."""
+    """Return the numbers of a metric: `1510 samples/s [1490, 1530]; published: 1943; ratio 0.777 [0.767, 0.788]`."""
     measured = ""
     if metric.measured is not None:
         measured = metric.measured.text(metric.unit)
@@ -69,6 +73,7 @@ def _compared_text(metric: MetricResult, side: str) -> str:
 
 
 def _kind(verdict: Verdict) -> Kind | None:
+    """Return how a verdict is shown: as a check that passed, failed, or could not be decided."""
     if verdict.exit_code is ExitCode.OK:
         return None
     if verdict.exit_code is ExitCode.BELOW:

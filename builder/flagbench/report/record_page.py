@@ -1,4 +1,7 @@
-"""Stored records as a person reads them: a row each in a listing, or one as a page."""
+"""Stored records as a person reads them: `results ls` lists one in each row, and `results show` has a page of one.
+
+A record holds the results of one run. The report has the same page of a record.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,54 @@ from flagbench.console.page import Block, Table
 from flagbench.history.selection import outcome_of, speed_of, state_of
 from flagbench.price import price_here
 from flagbench.records.bundles import StoredBundle
+from flagbench.records.index import Summary
 from flagbench.records.model import Measurement, Metric, Record
 from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store import StoredRecord
-from flagbench.report.charts import interval, scale_of, slowest_of
-from flagbench.report.verdict_page import setting_text, with_slowest
+from flagbench.report.charts import interval_text, scale_of, slowest_of
+from flagbench.report.verdict_page import NOTHING, setting_text, with_slowest
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.result import number_text
 from flagbench_core.evidence.drift import lap_drifts
 
+_COLUMNS = (
+    "RECORD",
+    "VERDICT",
+    "RATIO",
+    "SPEED",
+    "HOST",
+    "METRIC",
+    "IMAGE",
+    "PRESET",
+    "CREATED",
+    "STATE",
+    "DURATION",
+)
+"""The columns of the listing."""
+_DIGITS = 6
+"""Significant digits of the numbers on the page of one record."""
+_ROUNDING = 1e-6
+"""Relative difference up to which two numbers of a record are the same, written with different rounding."""
+
 
 def listing(entries: Sequence[StoredRecord]) -> Table:
-    """Stored records, a row each."""
-    columns = (
-        *("RECORD", "VERDICT", "RATIO", "SPEED", "HOST", "METRIC", "IMAGE"),
-        *("PRESET", "CREATED", "STATE", "DURATION"),
-    )
+    """Return a table of stored records with a row for each."""
     drop = ("DURATION", "STATE", "PRESET", "METRIC", "CREATED", "IMAGE", "HOST")
-    rows = [_row(entry) for entry in entries]
-    return Table(columns, rows, frozenset({"RATIO"}), short=_short_ids(entries), drop=drop)
+    rows = []
+    for entry in entries:
+        if entry.summary is None:
+            rows.append(_unreadable_row(entry))
+        else:
+            rows.append(_row(entry, entry.summary))
+    return Table(_COLUMNS, rows, frozenset({"RATIO"}), short=_short_ids(entries), drop=drop)
 
 
 def _short_ids(entries: Sequence[StoredRecord]) -> dict[str, str]:
-    """By id, the digits at its end, which abbreviate it; without ids whose digits are missing or not unique."""
+    """Return the abbreviation of each id: the random digits at its end.
+
+    An id without such digits has no abbreviation, and neither have ids with the same digits.
+    """
     record_ids: dict[str, set[str]] = {}
     for entry in entries:
         short = entry.record_id.rpartition("-")[2]
@@ -48,38 +75,62 @@ def _short_ids(entries: Sequence[StoredRecord]) -> dict[str, str]:
     return short_ids
 
 
-def _row(entry: StoredRecord) -> list[str]:
-    image = f"{entry.case}:{entry.stack}"
-    summary = entry.summary
-    if summary is None:
-        state = state_of(entry).value
-        return [entry.record_id, state, *["-"] * 4, image, "-", entry.created_at, state, "-"]
-    ratio, speed, metric, duration = "-", "-", "-", "-"
+def _unreadable_row(entry: StoredRecord) -> list[str]:
+    """Return the row of a record that is damaged or could not be read, in the order of _COLUMNS."""
+    state = state_of(entry).value
+    cells = dict.fromkeys(_COLUMNS, NOTHING)
+    cells |= {
+        "RECORD": entry.record_id,
+        "VERDICT": state,
+        "IMAGE": f"{entry.case}:{entry.stack}",
+        "CREATED": entry.created_at,
+        "STATE": state,
+    }
+    return list(cells.values())
+
+
+def _row(entry: StoredRecord, summary: Summary) -> list[str]:
+    """Return the row of a record that was read, in the order of _COLUMNS."""
+    ratio = NOTHING
     if summary.ratio is not None:
         ratio = f"{summary.ratio[0]:.3f}"
-    gate_speed = speed_of(summary)
-    if gate_speed is not None:
-        metric, speed = summary.gate or "-", gate_speed
+    speed = speed_of(summary)
+    metric = NOTHING
+    if speed is not None:
+        metric = summary.gate or NOTHING
+    duration = NOTHING
     if summary.duration is not None:
-        duration = _duration(summary.duration)
+        duration = _duration_text(summary.duration)
     return [
-        *(entry.record_id, outcome_of(entry) or "-", ratio, speed, summary.host or "-", metric, image),
-        *(summary.preset, entry.created_at, summary.state, duration),
+        entry.record_id,
+        outcome_of(entry) or NOTHING,
+        ratio,
+        speed or NOTHING,
+        summary.host or NOTHING,
+        metric,
+        f"{entry.case}:{entry.stack}",
+        summary.preset,
+        entry.created_at,
+        summary.state,
+        duration,
     ]
 
 
-def _duration(seconds: float) -> str:
-    """Seconds as 12.5s, 4m05s or 3h07m."""
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
+def _duration_text(duration: float) -> str:
+    """Return a number of seconds as `12.5s`, `4m05s` or `3h07m`."""
+    if duration < 60:
+        return f"{duration:.1f}s"
+    minutes, seconds = divmod(round(duration), 60)
     if minutes < 60:
-        return f"{minutes}m{rest:02}s"
+        return f"{minutes}m{seconds:02}s"
     return f"{minutes // 60}h{minutes % 60:02}m"
 
 
 def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
-    """How one run ended, its metrics, conditions, checks, facts of training, and bundles."""
+    """Return the tables of one record: how its run ended, its metrics, conditions, checks and facts of training.
+
+    `bundles` are those of its run: archives of files that a node kept. The last table lists them.
+    """
     return [
         _facts_table(record),
         _metric_table(record),
@@ -94,9 +145,9 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
 
 
 def _facts_table(record: Record) -> Table:
-    """What was run, when and where, how it ended, and its energy and price."""
+    """Return a table of what was run, when and where, how it ended, and its energy and price."""
     status = record.status
-    spent = efficiency(record, price_here())
+    energy_and_price = efficiency(record, price_here())
     facts = {
         "id": record.record_id,
         "image": f"{record.case}:{record.stack}",
@@ -108,18 +159,18 @@ def _facts_table(record: Record) -> Table:
         "fix": status.remedy,
         "config": record.config_digest,
     }
-    if spent is not None:
-        facts["takes"] = spent.text() or None
+    if energy_and_price is not None:
+        facts["takes"] = energy_and_price.text() or None
     rows = [(name, fact) for name, fact in facts.items() if fact is not None]
     return Table(("RECORD", "VALUE"), rows, wrap=("VALUE",))
 
 
 def _metric_table(record: Record) -> Table:
-    """The metrics, except those that the table of measurements has."""
-    of_measurements = set()
+    """Return a table of the metrics, except those that are in the table of measurements."""
+    measured_names = set()
     for measurement in record.measurements:
-        of_measurements |= {measurement.name, f"{measurement.name}_mean", f"{measurement.name}_busbw"}
-    rows = [_metric_row(metric) for metric in record.metrics if metric.name not in of_measurements]
+        measured_names |= {measurement.name, f"{measurement.name}_mean", f"{measurement.name}_busbw"}
+    rows = [_metric_row(metric) for metric in record.metrics if metric.name not in measured_names]
     return Table(
         ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE"),
         rows,
@@ -159,24 +210,28 @@ def _bundle_table(bundles: Sequence[StoredBundle]) -> Table:
 
 
 def _measurement_table(record: Record) -> Table:
-    """A row for each measurement; the slowest device stands beside its rate where there are several devices."""
+    """Return a table with a row for each measurement; if there are several devices, with a column for the slowest."""
     metrics = {metric.name: metric for metric in record.metrics}
-    rows, devices = [], []
+    rows = []
+    slowest_devices = []
     for measurement in record.measurements:
         rows.append(_measurement_row(measurement, metrics))
-        devices.append(slowest_of(record, measurement))
+        slowest_devices.append(slowest_of(record, measurement))
     columns = ("MEASUREMENT", "RATE", "UNIT", "95 % INTERVAL", "MEAN", "SPREAD", "STEADY", "SIZE")
     table = Table(columns, rows, drop=("SIZE", "MEAN", "95 % INTERVAL", "SPREAD", "STEADY"))
-    return with_slowest(table, devices, "SLOWEST DEVICE", place=3)
+    return with_slowest(table, slowest_devices, "SLOWEST DEVICE", place=columns.index("UNIT") + 1)
 
 
 def _lap_table(record: Record) -> Table:
-    """Of a soak, a row for each measurement: the device that became slowest, and its late rate over its early one."""
+    """Return a table of a soak, which measures in several laps whether a device becomes slower.
+
+    A row is a measurement: the device that became slowest, and its rate in the late laps over that in the early ones.
+    """
     rows = []
     drifts_by_name = lap_drifts([lap.rates for lap in record.laps]) or {}
     for name, drifts in drifts_by_name.items():
         slowest = min(drifts)
-        device = "-"
+        device = NOTHING
         if len(drifts) > 1:
             device = f"rank {drifts.index(slowest)}"
         rows.append((name, f"{slowest:.1%}", device))
@@ -184,35 +239,48 @@ def _lap_table(record: Record) -> Table:
 
 
 def _measurement_row(measurement: Measurement, metrics: Mapping[str, Metric]) -> list[str]:
-    """The rate of the middle device; of a collective, its bus bandwidth.
+    """Return the row of a measurement, with the rate of the middle device; of a collective, its bus bandwidth.
 
-    `metrics`: those of the record, where the rate's interval and its mean over repeats and devices are.
+    Args:
+        metrics: the record's metrics by name, which have the interval of the rate, and its mean over all repeats.
     """
-    name = measurement.name
-    scale, unit = scale_of(measurement)
-    rate, metric = measurement.rate, metrics.get(name)
+    shown_as = scale_of(measurement)
+    unit = shown_as.unit
+    rate = measurement.rate
+    metric = metrics.get(measurement.name)
     if measurement.bus_rate is not None:
-        rate, metric = measurement.bus_rate, metrics.get(f"{name}_busbw")
-        unit = f"{unit} on the bus"
-    mean = metrics.get(f"{name}_mean")
-    if metric is not None and not math.isclose(metric.value, rate / scale, rel_tol=1e-6):
-        # Where the mean is what is published, the metric and its interval are those of the mean.
-        mean, metric = metric, None
-    interval_text, mean_text, steady = "-", "-", "no"
+        unit = f"{shown_as.unit} on the bus"
+        rate = measurement.bus_rate
+        metric = metrics.get(f"{measurement.name}_busbw")
+    shown_rate = rate / shown_as.divisor
+    mean = metrics.get(f"{measurement.name}_mean")
+    if metric is not None and not math.isclose(metric.value, shown_rate, rel_tol=_ROUNDING):
+        # The metric is not the median rate: for this case the mean is published, so the metric is the mean.
+        mean = metric
+        metric = None
+    ends = NOTHING
     if metric is not None:
-        interval_text = interval(metric.ci95)
+        ends = interval_text(metric.ci95)
+    mean_text = NOTHING
     if mean is not None:
         mean_text = number_text(mean.value)
+    steady = "no"
     if measurement.steady:
         steady = "yes"
     return [
-        *(name, number_text(rate / scale), unit, interval_text, mean_text),
-        *(f"{measurement.spread:.1%}", steady, _size_of(measurement)),
+        measurement.name,
+        number_text(shown_rate),
+        unit,
+        ends,
+        mean_text,
+        f"{measurement.spread:.1%}",
+        steady,
+        _size_text(measurement),
     ]
 
 
-def _size_of(measurement: Measurement) -> str:
-    """`8192 x 8192 x 8192, best of 12`, or bytes."""
+def _size_text(measurement: Measurement) -> str:
+    """Return the shape of a matmul, such as `8192 x 8192 x 8192, best of 12`, or the size of a copy in bytes."""
     size = f"{measurement.bytes} bytes"
     if measurement.shape:
         size = " x ".join(map(str, measurement.shape))
@@ -222,30 +290,36 @@ def _size_of(measurement: Measurement) -> str:
 
 
 def _training_rows(record: Record) -> list[tuple[str, str]]:
-    """Facts that the case reports after training, by name, so that the predicted bubble follows the measured one."""
+    """Return the facts that the case reports after training, each with its name, sorted by the names.
+
+    So the predicted bubble of a pipeline follows the measured one.
+    """
     if record.quality is None or record.quality.training is None:
         return []
-    return [(name, setting_text(_rounded(fact))) for name, fact in sorted(record.quality.training.items())]
+    return [(name, setting_text(_round(fact))) for name, fact in sorted(record.quality.training.items())]
 
 
-def _rounded(fact: Any) -> Any:
-    """A number, or the numbers of a list, to six digits."""
+def _round(fact: Any) -> Any:
+    """Return a number, or a list of numbers, with _DIGITS digits; anything else as it is."""
     if isinstance(fact, list):
-        return [_rounded(number) for number in fact]
+        return [_round(number) for number in fact]
     if isinstance(fact, float):
-        return float(f"{fact:.6g}")
+        return float(f"{fact:.{_DIGITS}g}")
     return fact
 
 
 def _metric_row(metric: Metric) -> list[str]:
-    ends, count, note = "-", "-", metric.note or ""
+    note = metric.note or ""
     if metric.ci_reason:
         note = f"no interval: {metric.ci_reason}; {note}".removesuffix("; ")
+    ends = NOTHING
     if metric.ci95 is not None:
         low, high = metric.ci95
-        ends = f"{number_text(low, 6)} to {number_text(high, 6)}"
+        ends = f"{number_text(low, _DIGITS)} to {number_text(high, _DIGITS)}"
         if metric.ci_method:
             ends += f" ({metric.ci_method})"
+    count = NOTHING
     if metric.n is not None:
         count = str(metric.n)
-    return [metric.name, number_text(metric.value, 6), metric.unit, metric.scope, ends, count, note]
+    value = number_text(metric.value, _DIGITS)
+    return [metric.name, value, metric.unit, metric.scope, ends, count, note]

@@ -1,4 +1,8 @@
-"""The pages of a report: an index, one for each claim, device and series, and those of the newest records."""
+"""The pages of `flagbench report`: those of a whole store, or one page of the runs that were named.
+
+The report of a store has an index, a page for each claim (a published row with which a record was compared), device
+and series, and a page for each of the newest records. `html` writes a page, `charts` makes its charts.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +43,9 @@ from flagbench.report.charts import (
     verdict_chart,
 )
 from flagbench.report.explanation_page import explanation_blocks
-from flagbench.report.html import Link, Sections, page
+from flagbench.report.html import Link, Sections, render_page
 from flagbench.report.record_page import record_page
-from flagbench.report.verdict_page import anomaly_lines, headline, verdict_blocks
+from flagbench.report.verdict_page import NOTHING, anomaly_lines, headline, ratio_text, verdict_blocks
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, compare_records
 from flagbench.verdict.claim_limits import HIGH, LOW
 from flagbench.verdict.conditions import shown
@@ -52,18 +56,24 @@ from flagbench.verdict.result import Ratio, number_text
 from flagbench.verdict.series import series_verdict, with_series
 
 INDEX_PAGE = "index.html"
-NEWEST = 50
-"""Most records that have a page of their own."""
-_CONFIGURATIONS = 6
-"""Most charts of a device; the newest configurations are kept."""
+MOST_RECORD_PAGES = 50
+"""Most records that have a page; the newest are kept."""
+_MOST_CONFIGURATIONS = 6
+"""Most charts of runs on the page of a device; the newest configurations are kept."""
+_MOST_NAME_CHARACTERS = 100
+"""Most characters of a name in the name of a file: file systems allow 255 bytes with its kind and its digest."""
 
 
 def file_name(kind: str, name: str) -> str:
-    """The file of a page: its kind and name, with a digest where the name has unsafe characters."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100]
-    if plain == name:
+    """Return the name of the file of a page, such as `claim-NAME.html`.
+
+    A name that is long or has unsafe characters is shortened and gets a digest, so that no two names share a file.
+    """
+    safe_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_MOST_NAME_CHARACTERS]
+    if safe_name == name:
         return f"{kind}-{name}.html"
-    return f"{kind}-{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.html"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{kind}-{safe_name}-{digest}.html"
 
 
 def run_page(
@@ -77,34 +87,35 @@ def run_page(
     charts: Sequence[Chart | Note | None] = (),
     listing: Table | None = None,
 ) -> str:
-    """A page of runs of one configuration: the verdict on them, charts, and the content of their records.
+    """Return the page of runs of one configuration: the verdict on them, charts, and what is in their records.
 
     Args:
-        series: the series of the records, if they are of one.
-        before: an earlier run of the same configuration and seed, whose losses are shown beside those of this one.
+        home: the address of the index; empty for a page without one.
+        series: the series of the records, if they are the runs of a series.
+        before: an earlier run of the same configuration and seed; if a single run is shown, the losses of both are.
         charts: further charts, after those of the runs.
         listing: a table of the records, as the last section.
     """
-    first = records[0]
-    case = catalog.cases.get(first.case)
+    record = records[0]
+    case = catalog.cases.get(record.case)
     result = _verdict_on(records, case, catalog, series)
     curves = {record.record_id: loss_curve(record) for record in records}
-    lead = f"{first.case}:{first.stack} of {first.created_at}"
+    lead = f"{record.case}:{record.stack} of {record.created_at}"
     if before is not None and case is not None and len(records) == 1:
-        losses = compare_records(before, first, case).losses
+        losses = compare_records(before, record, case).losses
         if losses is not None:
             lead += f". Losses beside the run before, {before.record_id}: {losses.reason}"
             curves[before.record_id] = loss_curve(before)
     sections = _run_sections(records, case, result)
     if listing is not None:
         sections["Records"] = [listing]
-    drawn = [*_run_charts(records, case, result), loss_chart(curves), *charts]
+    all_charts = [*_run_charts(records, case, result), loss_chart(curves), *charts]
     if result is None:
-        return page(title, lead, drawn, sections, home=home)
-    return page(
+        return render_page(title, lead, all_charts, sections, home=home)
+    return render_page(
         title,
         lead,
-        drawn,
+        all_charts,
         sections,
         home=home,
         verdict=result.outcome,
@@ -116,7 +127,7 @@ def run_page(
 def _verdict_on(
     records: Sequence[Record], case: Case | None, catalog: Catalog, series: Series | None
 ) -> VerifyResult | None:
-    """The verdict on runs, or on their series; None where there is nothing to compare them with."""
+    """Return the verdict on runs, or on their series; None if there is nothing to compare them with."""
     if case is None:
         return None
     if series is None:
@@ -132,11 +143,11 @@ def _verdict_on(
 
 
 def _run_sections(records: Sequence[Record], case: Case | None, result: VerifyResult | None) -> Sections:
-    """What the verdict rests on, where the time went and, of a single run, all that its record says."""
-    alone = len(records) == 1
-    # A record of measurements shows each of them once: in its own table.
-    has_measurement_table = alone and case is not None and case.kind == "measure"
-    blocks = verdict_blocks(records, result, wide=True, others=not has_measurement_table)
+    """Return what the verdict rests on, where the time went and, for a single run, all that is in its record."""
+    single_run = len(records) == 1
+    # The page of a record of measurements has a table of them, so they are not shown among the metrics again.
+    has_measurement_table = single_run and case is not None and case.kind == "measure"
+    blocks = verdict_blocks(records, result, wide=True, with_other_metrics=not has_measurement_table)
     sections: Sections = {}
     if result is None:
         sections["Measured"] = blocks
@@ -148,7 +159,7 @@ def _run_sections(records: Sequence[Record], case: Case | None, result: VerifyRe
         explanation = explain(records, result, case)
         if explanation.gap is not None:
             sections["Where the time went"] = explanation_blocks(explanation)
-    if alone:
+    if single_run:
         sections["Record"] = record_page(records[0], ())
     return sections
 
@@ -156,7 +167,10 @@ def _run_sections(records: Sequence[Record], case: Case | None, result: VerifyRe
 def _run_charts(
     records: Sequence[Record], case: Case | None, result: VerifyResult | None
 ) -> list[Chart | Note | None]:
-    """The ratios of the verdict and, of a single run, its steps, clocks and roofs."""
+    """Return a chart of the verdict's ratios and, for a single run, charts of its steps, clocks and roofs.
+
+    A roof is the rate of one operation, such as a matmul or a copy, that the device reached without the model.
+    """
     charts: list[Chart | Note | None] = []
     if result is not None:
         charts.append(verdict_chart(result))
@@ -170,36 +184,39 @@ def _run_charts(
 
 
 def store_pages(store: Store) -> Iterator[tuple[str, str]]:
-    """The pages of a store, each with the name of its file; the index is the last. Deterministic."""
+    """Yield the pages of a store, each after the name of its file; the index is the last.
+
+    The same store gives the same pages.
+    """
     catalog = load_catalog()
     listed = with_verdicts(store, store.list())
     readable = [entry for entry in listed if entry.summary is not None]
-    with_page: set[str] = set()
-    """Ids of the records that have a page."""
-    for record_id, text in _record_pages(store, catalog, readable[:NEWEST]):
-        with_page.add(record_id)
+    ids_with_page: set[str] = set()
+    for record_id, text in _record_pages(store, catalog, readable[:MOST_RECORD_PAGES]):
+        ids_with_page.add(record_id)
         yield file_name("record", record_id), text
-    claims = _grouped(readable, lambda summary: summary.claim)
+    claims = _group_by(readable, lambda summary: summary.claim)
     for claim, entries in claims.items():
-        yield file_name("claim", claim), _claim_page(claim, catalog.claims.get(claim), entries, with_page)
-    devices = _grouped(readable, lambda summary: summary.device)
+        yield file_name("claim", claim), _claim_page(claim, catalog.claims.get(claim), entries, ids_with_page)
+    devices = _group_by(readable, lambda summary: summary.device)
     for device, entries in devices.items():
-        yield file_name("device", device), _device_page(store, device, catalog, entries, with_page)
-    by_id = {entry.record_id: entry for entry in readable}
-    series = [document for _, document in load_all(store) if isinstance(document, SeriesDocument)]
-    for document in series:
-        entries = [by_id[run.record_id] for run in document.runs if run.record_id in by_id]
+        yield file_name("device", device), _device_page(store, device, catalog, entries, ids_with_page)
+    entry_by_id = {entry.record_id: entry for entry in readable}
+    documents = [document for _, document in load_all(store) if isinstance(document, SeriesDocument)]
+    for document in documents:
+        entries = [entry_by_id[run.record_id] for run in document.runs if run.record_id in entry_by_id]
         if entries:
-            text = _series_page(store, catalog, document, entries, with_page)
+            text = _series_page(store, catalog, document, entries, ids_with_page)
             yield file_name("series", document.series_id), text
-    yield INDEX_PAGE, _index(store, listed, claims, devices, series, with_page)
+    yield INDEX_PAGE, _index_page(store, listed, claims, devices, documents, ids_with_page)
 
 
 def _record_pages(store: Store, catalog: Catalog, newest: Sequence[StoredRecord]) -> Iterator[tuple[str, str]]:
-    """The ids and pages of records, the oldest first; those that cannot be read or judged have none."""
-    # By digest of the configuration, the latest of these records of a run that ended well and has losses.
+    """Yield the ids and pages of records, the oldest first; one that cannot be read or judged is left out."""
     latest: dict[str, Record] = {}
-    for entry, content in store.read_all(newest[::-1]):
+    """By the digest of the configuration, the latest record so far of a run that ended well and has losses."""
+    oldest_first = newest[::-1]
+    for entry, content in store.read_all(oldest_first):
         if isinstance(content, FlagbenchError):
             continue
         try:
@@ -215,19 +232,22 @@ def _record_pages(store: Store, catalog: Catalog, newest: Sequence[StoredRecord]
             latest[record.config_digest] = record
 
 
-def _grouped(entries: Iterable[StoredRecord], key: Callable[[Summary], str | None]) -> dict[str, list[StoredRecord]]:
-    """Records by a name in their summaries, in alphabetical order; those without the name are left out."""
+def _group_by(
+    entries: Iterable[StoredRecord], name_of: Callable[[Summary], str | None]
+) -> dict[str, list[StoredRecord]]:
+    """Return records by a name in their summaries, in alphabetical order; those without the name are left out."""
     groups: dict[str, list[StoredRecord]] = {}
     for entry in entries:
         if entry.summary is None:
             continue
-        name = key(entry.summary)
+        name = name_of(entry.summary)
         if name is not None:
             groups.setdefault(name, []).append(entry)
     return dict(sorted(groups.items()))
 
 
-def _claim_page(claim: str, row: Claim | None, entries: Sequence[StoredRecord], with_page: set[str]) -> str:
+def _claim_page(claim: str, row: Claim | None, entries: Sequence[StoredRecord], ids_with_page: set[str]) -> str:
+    """Return the page of a claim: its row, if the catalogue still has it, and the records compared with it."""
     lead = "This row is no longer in the catalogue."
     published: list[Block] = []
     if row is not None:
@@ -235,19 +255,21 @@ def _claim_page(claim: str, row: Claim | None, entries: Sequence[StoredRecord], 
         published = _published_blocks(row)
     runs = []
     for entry in entries:
-        ratio = _ratio(entry)
-        if ratio is not None:
-            runs.append(Run(entry.created_at, entry.record_id, ratio.value, ratio.ci95, _host(entry)))
+        ratio = _ratio_of(entry)
+        if entry.summary is None or ratio is None:
+            continue
+        runs.append(Run(entry.created_at, entry.record_id, ratio.value, ratio.ci95, entry.summary.host))
     chart = run_chart(runs, "All comparable runs against the published row", "ratio", band=(LOW, HIGH))
-    listing = _listing(entries, with_page, with_claims=False)
-    return page(claim, lead, [chart], {"Records": [listing], "As published": published}, home=INDEX_PAGE)
+    listing = _listing(entries, ids_with_page, with_claims=False)
+    return render_page(claim, lead, [chart], {"Records": [listing], "As published": published}, home=INDEX_PAGE)
 
 
 def _published_blocks(row: Claim) -> list[Block]:
-    """What the publisher printed, where, and its anomalies."""
+    """Return what the publisher printed and where, and the anomalies of the row."""
     metrics = []
     for metric in row.metrics:
-        metrics.append((metric.name, metric.printed or f"{metric.value:.15g}", metric.unit))
+        value = metric.printed or f"{metric.value:.15g}"  # all digits, without those that only a float has
+        metrics.append((metric.name, value, metric.unit))
     conditions = [(name, shown(condition)) for name, condition in row.conditions.items()]
     return [
         Lines((f"{row.source.file} at {row.source.commit}", Link(row.source.url, row.source.url))),
@@ -258,44 +280,54 @@ def _published_blocks(row: Claim) -> list[Block]:
 
 
 def _device_page(
-    store: Store, device: str, catalog: Catalog, entries: Sequence[StoredRecord], with_page: set[str]
+    store: Store, device: str, catalog: Catalog, entries: Sequence[StoredRecord], ids_with_page: set[str]
 ) -> str:
-    """The page of a device model: its newest roofs against its peaks, and the runs of each configuration."""
+    """Return the page of a device model: its newest roofs against its peaks, and the runs of each configuration.
+
+    `device` is the name that the driver reports.
+    """
     model = device_reported_as(device, catalog)
-    configurations: dict[tuple[str | None, str | None], list[StoredRecord]] = {}
+    runs_by_configuration: dict[tuple[str | None, str | None], list[StoredRecord]] = {}
+    """By the digest of the configuration and the metric that decides its verdict: runs of both have one chart."""
     measuring = []
     for entry in entries:
         if entry.summary is not None and entry.summary.state == "ok":
-            configurations.setdefault((entry.summary.unseeded_digest, entry.summary.gate), []).append(entry)
+            configuration = (entry.summary.unseeded_digest, entry.summary.gate)
+            runs_by_configuration.setdefault(configuration, []).append(entry)
         case = catalog.cases.get(entry.case)
         if case is not None and case.kind == "measure":
             measuring.append(entry)
-    charts = _roofs(store, measuring, model)
-    for number, runs in enumerate([*configurations.values()][:_CONFIGURATIONS], 1):
+    charts = _newest_roof_charts(store, measuring, model)
+    newest_configurations = list(runs_by_configuration.values())[:_MOST_CONFIGURATIONS]
+    for number, runs in enumerate(newest_configurations, start=1):
         title = f"All runs of {runs[0].case}:{runs[0].stack}"
-        charts.append(run_chart(_speeds(runs), title, _gate(runs), id=f"runs-{number}"))
+        charts.append(run_chart(_speeds_of(runs), title, _gate_text(runs), id=f"runs-{number}"))
     lead = "Each chart of runs shows one configuration, with any seed, on all machines with this device."
-    sections: Sections = {"Records": [_listing(entries, with_page)], "As published": []}
+    sections: Sections = {"Records": [_listing(entries, ids_with_page)], "As published": []}
     if model is not None:
-        sections["As published"] = _peaks(model)
-    return page(device, lead, charts, sections, home=INDEX_PAGE)
+        sections["As published"] = _peak_blocks(model)
+    return render_page(device, lead, charts, sections, home=INDEX_PAGE)
 
 
-def _roofs(store: Store, entries: Sequence[StoredRecord], device: DeviceModel | None) -> list[Chart | Note | None]:
-    """The roofs of the newest sound record."""
+def _newest_roof_charts(
+    store: Store, entries: Sequence[StoredRecord], device: DeviceModel | None
+) -> list[Chart | Note | None]:
+    """Return the charts of the newest sound record that can be read; no chart if there is none."""
     for entry in entries:
-        if entry.summary is not None and entry.summary.sound:
-            with suppress(FlagbenchError):
-                return _roof_charts(read_record(store.read(entry)), device)
+        if entry.summary is None or not entry.summary.sound:
+            continue
+        with suppress(FlagbenchError):  # it may have been damaged or removed since it was listed
+            return _roof_charts(read_record(store.read(entry)), device)
     return []
 
 
 def _roof_charts(record: Record, device: DeviceModel | None) -> list[Chart | Note | None]:
-    """The measurements beside the peaks of a device, then those without a published peak."""
+    """Return a chart of the measurements that have a published peak, then charts of those that have none."""
     return [roof_chart(record, device), *rate_charts(record, device)]
 
 
-def _peaks(device: DeviceModel) -> list[Block]:
+def _peak_blocks(device: DeviceModel) -> list[Block]:
+    """Return a table of the peaks that the vendor publishes, and a link to the datasheet."""
     rows = []
     for name, peak in device.peaks.items():
         rows.append((name, f"{number_text(peak.flops / 1e12)} TFLOP/s", peak.source))
@@ -306,28 +338,34 @@ def _peaks(device: DeviceModel) -> list[Block]:
 
 
 def _series_page(
-    store: Store, catalog: Catalog, series: SeriesDocument, entries: Sequence[StoredRecord], with_page: set[str]
+    store: Store, catalog: Catalog, series: SeriesDocument, entries: Sequence[StoredRecord], ids_with_page: set[str]
 ) -> str:
-    """The page of a series; it has a verdict if all of its records have a page."""
+    """Return the page of a series, runs that were requested together.
+
+    It has a verdict only if all of its records have a page, so that the report of a large store does not read every
+    record of every series.
+    """
     title = f"Series {series.series_id}"
-    chart = run_chart(_speeds(entries), "All runs of the series", _gate(entries))
-    image = f"{series.request.case}:{series.request.stack}"
-    lead = f"{len(entries)} of {series.requested} runs of {image}, from {series.started_at} on."
-    with suppress(FlagbenchError):
-        if all(entry.record_id in with_page for entry in entries):
+    chart = run_chart(_speeds_of(entries), "All runs of the series", _gate_text(entries))
+    listing = _listing(entries, ids_with_page)
+    if all(entry.record_id in ids_with_page for entry in entries):
+        with suppress(FlagbenchError):  # a record cannot be read or judged: the page has no verdict
             checked = check_series(store, series)
             records = checked.records or checked.failed
             if records:
-                listing = _listing(entries, with_page)
                 return run_page(
                     records, catalog, title, home=INDEX_PAGE, series=checked, charts=[chart], listing=listing
                 )
-    lead += f" The verdict on all of them: flagbench verify {series.series_id}"
-    return page(title, lead, [chart], {"Records": [_listing(entries, with_page)]}, home=INDEX_PAGE)
+    image = f"{series.request.case}:{series.request.stack}"
+    lead = (
+        f"{len(entries)} of {series.requested} runs of {image}, from {series.started_at} on. "
+        f"The verdict on all of them: flagbench verify {series.series_id}"
+    )
+    return render_page(title, lead, [chart], {"Records": [listing]}, home=INDEX_PAGE)
 
 
-def _speeds(entries: Iterable[StoredRecord]) -> list[Run]:
-    """The gate of each record that has it."""
+def _speeds_of(entries: Iterable[StoredRecord]) -> list[Run]:
+    """Return the runs that measured the metric that decides their verdict, each with its value."""
     runs = []
     for entry in entries:
         summary = entry.summary
@@ -337,8 +375,8 @@ def _speeds(entries: Iterable[StoredRecord]) -> list[Run]:
     return runs
 
 
-def _gate(entries: Iterable[StoredRecord]) -> str:
-    """The metric that decides, with its unit: `p_core, samples/s`."""
+def _gate_text(entries: Iterable[StoredRecord]) -> str:
+    """Return the metric that decides the verdict of the first readable record, such as `p_core, samples/s`."""
     for entry in entries:
         summary = entry.summary
         if summary is None or summary.gate is None:
@@ -349,13 +387,8 @@ def _gate(entries: Iterable[StoredRecord]) -> str:
     return "speed"
 
 
-def _host(entry: StoredRecord) -> str | None:
-    if entry.summary is None:
-        return None
-    return entry.summary.host
-
-
-def _ratio(entry: StoredRecord) -> Ratio | None:
+def _ratio_of(entry: StoredRecord) -> Ratio | None:
+    """Return the ratio to the claim, with its interval if it has one; None if the two cannot be compared."""
     if entry.summary is None or entry.summary.ratio is None:
         return None
     ratio, low, high = entry.summary.ratio
@@ -364,8 +397,11 @@ def _ratio(entry: StoredRecord) -> Ratio | None:
     return Ratio(ratio, (low, high))
 
 
-def _listing(entries: Iterable[StoredRecord], with_page: set[str], *, with_claims: bool = True) -> Table:
-    """A row for each record, which links to its page if it has one and, `with_claims`, to that of its claim."""
+def _listing(entries: Iterable[StoredRecord], ids_with_page: set[str], *, with_claims: bool = True) -> Table:
+    """Return a table with a row for each record, which links to its page if it has one.
+
+    With `with_claims`, a row also links to the page of the claim that the record was compared with.
+    """
     columns = ["verdict", "ratio", "record", "speed", "host"]
     if with_claims:
         columns.append("published row")
@@ -375,18 +411,18 @@ def _listing(entries: Iterable[StoredRecord], with_page: set[str], *, with_claim
         if summary is None:
             continue
         speed = speed_of(summary)
-        speed_text = "-"
+        speed_text = NOTHING
         if speed is not None:
             speed_text = f"{summary.gate} {speed}"
         record_page_name = None
-        if entry.record_id in with_page:
+        if entry.record_id in ids_with_page:
             record_page_name = file_name("record", entry.record_id)
         row = [
-            outcome_of(entry) or "-",
-            str(_ratio(entry) or "-"),
+            outcome_of(entry) or NOTHING,
+            ratio_text(_ratio_of(entry)),
             Link(entry.record_id, record_page_name),
             speed_text,
-            summary.host or "-",
+            summary.host or NOTHING,
         ]
         if with_claims:
             row.append(_claim_link(summary.claim))
@@ -396,32 +432,33 @@ def _listing(entries: Iterable[StoredRecord], with_page: set[str], *, with_claim
 
 def _claim_link(claim: str | None) -> str:
     if not claim:
-        return "-"
+        return NOTHING
     return Link(claim, file_name("claim", claim))
 
 
-def _index(
+def _index_page(
     store: Store,
     listed: Sequence[StoredRecord],
     claims: Mapping[str, Sequence[StoredRecord]],
     devices: Mapping[str, Sequence[StoredRecord]],
     series: Sequence[SeriesDocument],
-    with_page: set[str],
+    ids_with_page: set[str],
 ) -> str:
-    newest = [entry for entry in listed if entry.record_id in with_page]
+    """Return the page that links to all others: the newest records, and a table of claims, devices and series."""
+    newest = [entry for entry in listed if entry.record_id in ids_with_page]
     lead = f"{len(listed):,} records in {store.url}: {_counts_of_verdicts(listed)}."
     lead += " The page of each device lists all of its records."
     sections: Sections = {
-        "Published rows": [_groups("claim", claims)],
-        "Devices": [_groups("device", devices)],
+        "Published rows": [_group_table("claim", claims)],
+        "Devices": [_group_table("device", devices)],
         "Series": [_series_table(series)],
-        f"The newest {len(newest)} records": [_listing(newest, with_page)],
+        f"The newest {len(newest)} records": [_listing(newest, ids_with_page)],
     }
-    return page("Results", lead, [], sections)
+    return render_page("Results", lead, [], sections)
 
 
 def _counts_of_verdicts(entries: Sequence[StoredRecord]) -> str:
-    """`2 BELOW, 11 REPRODUCED, 1 without a verdict, 1 that cannot be read`."""
+    """Return a text like `2 BELOW, 11 REPRODUCED, 1 without a verdict, 1 that cannot be read`."""
     verdicts: Counter[str] = Counter()
     unreadable = 0
     for entry in entries:
@@ -436,7 +473,7 @@ def _counts_of_verdicts(entries: Sequence[StoredRecord]) -> str:
 
 
 def _series_table(series: Sequence[SeriesDocument]) -> Table:
-    """A row for each series, the newest first."""
+    """Return a table with a row for each series, the newest first."""
     rows = []
     for document in sorted(series, key=lambda document: (document.started_at, document.series_id), reverse=True):
         ended_well = sum(run.state == "ok" for run in document.runs)
@@ -451,15 +488,15 @@ def _series_table(series: Sequence[SeriesDocument]) -> Table:
     return Table(("series", "image", "started", "runs that ended well"), rows)
 
 
-def _groups(kind: str, groups: Mapping[str, Sequence[StoredRecord]]) -> Table:
-    """A row for each claim or device, with its newest record."""
+def _group_table(kind: str, groups: Mapping[str, Sequence[StoredRecord]]) -> Table:
+    """Return a table with a row for each claim or device, with its newest record; `kind` says which of the two."""
     rows = []
     for name, entries in groups.items():
         newest = entries[0]
         rows.append(
             (
-                outcome_of(newest) or "-",
-                str(_ratio(newest) or "-"),
+                outcome_of(newest) or NOTHING,
+                ratio_text(_ratio_of(newest)),
                 Link(name, file_name(kind, name)),
                 newest.created_at,
                 f"{len(entries):,}",

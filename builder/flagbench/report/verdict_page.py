@@ -1,4 +1,10 @@
-"""A verdict, or a run without one, as a person reads it."""
+"""A verdict as a person reads it: the page that `run` ends with and `verify` prints, and a part of every report.
+
+A verdict compares runs with a baseline: a published row (a claim), rows that are only cited, or an earlier run. The
+page states it in a headline, shows the numbers and the conditions that it was decided by, and what to look at next.
+Runs that have no verdict have the same page without the comparison. Other pages take their tables, texts and colours
+of verdicts from here, too.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +40,9 @@ from flagbench_core import __version__
 from flagbench_core.evidence.section import MEASURE, kind_of
 
 NOTHING = "-"
-"""Placeholder for an empty cell."""
+"""The text of a cell without a value."""
+_CLAUSES = "; "
+"""What separates the clauses in the reason of a verdict."""
 STYLES = {
     "REPRODUCED": "bold green",
     "ABOVE": "bold green",
@@ -54,51 +62,63 @@ STYLES = {
     EndedAs.TIMEOUT.value: "bold red",
     EndedAs.INTERRUPTED.value: "bold yellow",
 }
-"""How a verdict, the outcome of a check, or the end of a run that has no verdict is printed."""
+"""The terminal's style of a verdict, of the outcome of a check, and of the end of a run that has no verdict."""
 _SENTENCES = {
-    Verdict.REPRODUCED: "{runs} {are} as fast as {other}",
-    Verdict.ABOVE: "{runs} {are} faster than {other}",
-    Verdict.BELOW: "{runs} {are} slower than {other}",
-    Verdict.INCONCLUSIVE: "not decided whether {runs} {are} as fast as {other}",
-    Verdict.NOT_COMPARABLE: "{runs} cannot be compared with {other}",
+    Verdict.REPRODUCED: "{runs} {are} as fast as {baseline}",
+    Verdict.ABOVE: "{runs} {are} faster than {baseline}",
+    Verdict.BELOW: "{runs} {are} slower than {baseline}",
+    Verdict.INCONCLUSIVE: "not decided whether {runs} {are} as fast as {baseline}",
+    Verdict.NOT_COMPARABLE: "{runs} cannot be compared with {baseline}",
     Verdict.INVALID: "the numbers of {runs} cannot be used",
-    Verdict.FASTER: "{runs} {are} faster than {other}",
-    Verdict.SAME: "{runs} {are} as fast as {other}",
-    Verdict.SLOWER: "{runs} {are} slower than {other}",
+    Verdict.FASTER: "{runs} {are} faster than {baseline}",
+    Verdict.SAME: "{runs} {are} as fast as {baseline}",
+    Verdict.SLOWER: "{runs} {are} slower than {baseline}",
 }
-_NAMED_CONDITIONS = 3
-"""Most conditions that a headline names."""
-_DIGEST = len("sha256:") + 12
-"""Characters of a digest on a narrow terminal."""
+"""What each verdict says. The first six compare with a published row, the last three with another run."""
+_MOST_NAMED_CONDITIONS = 3
+"""Most conditions that a headline names; it counts the others."""
+_SHORT_DIGEST = len("sha256:") + 12
+"""Length of a digest on a narrow terminal: 12 digits, as `docker images` shows."""
+_MOST_NAME_CHARACTERS = 200
+"""Longest list of fields in a note, in characters: a record of a newer version can have many."""
 
 
 def verdict_table(
     records: Sequence[Record], result: VerifyResult | None, *, stream: TextIO | None = None, wide: bool = False
 ) -> str:
-    """`verdict_blocks` as text for `stream` (default stdout)."""
+    """Return `verdict_blocks` as text for `stream` (default stdout)."""
     return render(verdict_blocks(records, result, wide=wide), stream, wide=wide)
 
 
 def verdict_blocks(
-    records: Sequence[Record], result: VerifyResult | None, *, wide: bool = False, others: bool = True
+    records: Sequence[Record],
+    result: VerifyResult | None,
+    *,
+    wide: bool = False,
+    with_other_metrics: bool = True,
 ) -> list[Block]:
-    """The verdict and the numbers that decide it, then what they rest on.
+    """Return the page of a verdict: the headline, the numbers that decide it, and what they rest on.
 
-    `run` ends with this page, and `verify` shows it again. With `wide` it has every metric, note and anomaly. Without
-    a result, where there is no claim or a run did not end well, it has the metrics, and how the run ended.
-    `others`: whether metrics that are compared with nothing are shown.
+    Args:
+        records: the runs that the verdict is about.
+        result: None if there is nothing to compare the runs with, or a run did not end well. The page then has the
+            metrics, and how the runs ended.
+        wide: whether to show every metric, note and anomaly.
+        with_other_metrics: whether to show metrics that are compared with nothing.
     """
     if result is None:
-        return _blocks_without_verdict(records, wide=wide, others=others)
-    return _blocks_with_verdict(records, result, wide=wide, others=others)
+        return _blocks_without_verdict(records, wide=wide, with_metrics=with_other_metrics)
+    return _blocks_with_verdict(records, result, wide=wide, with_other_metrics=with_other_metrics)
 
 
-def _blocks_without_verdict(records: Sequence[Record], *, wide: bool, others: bool) -> list[Block]:
+def _blocks_without_verdict(records: Sequence[Record], *, wide: bool, with_metrics: bool) -> list[Block]:
     record_ids = ", ".join(record.record_id for record in records)
     metrics = _other_metrics(records, ())
     notes = list(_measured_notes(records))
     if not wide:
-        metrics, hidden = _without_means(metrics)
+        without_means = _without_means(metrics)
+        hidden = len(metrics.rows) - len(without_means.rows)
+        metrics = without_means
         if hidden:
             notes.append(f"--wide shows {_counted(hidden, 'more metric', 'more metrics')}")
     failures: list[str] = []
@@ -106,36 +126,38 @@ def _blocks_without_verdict(records: Sequence[Record], *, wide: bool, others: bo
         if record.status.state != "ok":
             failures += _failure_lines(record)
     blocks: list[Block] = [Lines((record_ids or "no record",))]
-    if others:
+    if with_metrics:
         blocks.append(metrics)
-    blocks.append(Lines((*notes, *_efficiency(records))))
+    blocks.append(Lines((*notes, *_efficiency_lines(records))))
     blocks.append(Lines(tuple(failures), "bold red"))
     return blocks
 
 
-def _without_means(metrics: Table) -> tuple[Table, int]:
-    """The table without the means whose median is a row too, and the number of rows left out.
+def _without_means(metrics: Table) -> Table:
+    """Return the table without the means over repeats whose median is a row, too.
 
-    Some publishers print a mean over repeats, so a record has it beside the median of the same repeats.
+    Some publishers print the mean, so a record has it as well as the median of the same repeats.
     """
     names_of_means = {f"{row[0]}_mean" for row in metrics.rows}
     rows = [row for row in metrics.rows if row[0] not in names_of_means]
-    return replace(metrics, rows=rows), len(metrics.rows) - len(rows)
+    return replace(metrics, rows=rows)
 
 
-def _blocks_with_verdict(records: Sequence[Record], result: VerifyResult, *, wide: bool, others: bool) -> list[Block]:
+def _blocks_with_verdict(
+    records: Sequence[Record], result: VerifyResult, *, wide: bool, with_other_metrics: bool
+) -> list[Block]:
     blocks: list[Block] = [Lines((headline(result),), STYLES[result.style])]
     if not is_in_headline(result):
         blocks.append(Lines((result.reason, *_remedies(records))))
     if wide or result.verdict is not Verdict.INVALID:
         blocks += _compared_tables(result)
     other_metrics = _other_metrics(records, result.metrics)
-    notes = (*_measured_notes(records), *_interval_notes(records, result), *_not_checked(result))
+    notes = (*_measured_notes(records), *_interval_notes(records, result), *_unchecked_notes(result))
     anomalies = anomaly_lines(result.anomalies)
-    foot = [*_efficiency(records), *_basis_lines(result), *_where_to_look(records, result)]
+    foot = [*_efficiency_lines(records), *_basis_lines(result), *_next_steps(records, result)]
     foot += [visible(series.text) for series in result.series]
     if wide:
-        if others:
+        if with_other_metrics:
             blocks.append(other_metrics)
         blocks += (Lines(notes), Lines(anomalies))
     else:
@@ -145,7 +167,7 @@ def _blocks_with_verdict(records: Sequence[Record], result: VerifyResult, *, wid
 
 
 def _remedies(records: Sequence[Record]) -> list[str]:
-    """What to do about the runs that did not end well, each remedy once."""
+    """Return what to do about the runs that did not end well, each remedy once."""
     remedies: list[str] = []
     for record in records:
         remedy = record.status.remedy
@@ -158,7 +180,7 @@ def _remedies(records: Sequence[Record]) -> list[str]:
 
 
 def _compared_tables(result: VerifyResult) -> tuple[Table, Table]:
-    """The metrics and the conditions that differ; where these forbid a comparison, they stand first."""
+    """Return the tables of the metrics and of the conditions that differ, the one that decides the verdict first."""
     metrics = _metric_table(result)
     if result.verdict is Verdict.NOT_COMPARABLE:
         return _differing_table(result, _forbidding_conditions(result)), metrics
@@ -166,12 +188,15 @@ def _compared_tables(result: VerifyResult) -> tuple[Table, Table]:
 
 
 def anomaly_lines(anomalies: Sequence[Anomaly]) -> tuple[str, ...]:
-    """The anomalies of a published row, a line each."""
+    """Return a line for each anomaly of a published row: something odd in it, which is left as it was printed."""
     return tuple(f"anomaly of {anomaly.field}: {anomaly.note.strip()}" for anomaly in anomalies)
 
 
 def _what_wide_adds(metrics: int, notes: int, anomalies: int) -> list[str]:
-    """`--wide shows 4 more metrics, 1 note`; no line where there is nothing more to show."""
+    """Return a line like `--wide shows 4 more metrics, 1 note`; no line if there is nothing more to show.
+
+    The arguments are the numbers of metrics, notes and anomalies that only --wide shows.
+    """
     parts = []
     if metrics:
         parts.append(_counted(metrics, "more metric", "more metrics"))
@@ -191,18 +216,31 @@ def _counted(count: int, singular: str, plural: str) -> str:
 
 
 def _forbidding_conditions(result: VerifyResult) -> list[str]:
-    """The conditions that the reason of a verdict names because they differ."""
-    names = {describe(condition, side=result.against.side): condition.name for condition in result.differing}
-    return [names[clause] for clause in result.reason.split("; ") if clause in names]
+    """Return the names of the conditions that the reason of a verdict describes because they differ.
+
+    A verdict has the conditions that forbid a comparison only in its reason, described by `describe`.
+    """
+    names_by_description = {}
+    for condition in result.differing:
+        names_by_description[describe(condition, side=result.against.side)] = condition.name
+    forbidding = []
+    for clause in result.reason.split(_CLAUSES):
+        if clause in names_by_description:
+            forbidding.append(names_by_description[clause])
+    return forbidding
 
 
 def is_in_headline(result: VerifyResult) -> bool:
-    """Whether the reason of a verdict is only that conditions differ, which the headline says already."""
-    return len(_forbidding_conditions(result)) == len(result.reason.split("; "))
+    """Return whether the reason of a verdict is only that conditions differ, which the headline says already."""
+    clauses = result.reason.split(_CLAUSES)
+    return len(_forbidding_conditions(result)) == len(clauses)
 
 
 def _differing_table(result: VerifyResult, deciding: Sequence[str]) -> Table:
-    """The conditions that differ; those that forbid the comparison, in `deciding`, are marked and stand first."""
+    """Return a table of the conditions that differ.
+
+    Those in `deciding`, which forbid the comparison, are marked and stand first.
+    """
     expected_column = "published"
     if result.against.kind == "baseline":
         expected_column = "baseline"
@@ -221,17 +259,17 @@ def _differing_table(result: VerifyResult, deciding: Sequence[str]) -> Table:
 
 
 def _short_digests(result: VerifyResult) -> dict[str, str]:
-    """The digests among the conditions that differ, each with its abbreviation."""
-    short = {}
+    """Return the abbreviation of each digest among the conditions that differ."""
+    abbreviations = {}
     for condition in result.differing:
         for text in (shown(condition.here), shown(condition.expected)):
             if text.startswith("sha256:"):
-                short[text] = text[:_DIGEST]
-    return short
+                abbreviations[text] = text[:_SHORT_DIGEST]
+    return abbreviations
 
 
 def headline(result: VerifyResult) -> str:
-    """The verdict in one sentence."""
+    """Return the verdict in one sentence."""
     if result.verdict is Verdict.REFERENCE:
         return _reference_headline(result)
     count = len(result.records)
@@ -244,21 +282,27 @@ def headline(result: VerifyResult) -> str:
 
 
 def _baseline_text(against: Against) -> str:
-    """What the runs are compared with: `the published row ID`, or a baseline, by its number of runs if several."""
-    several = against.id.count(", ")
-    if several:
-        return f"the baseline of {several + 1} runs"  # the foot of the page names them
+    """Return what the runs are compared with, such as `the published row ID` or `the baseline of 5 runs`."""
+    baseline_runs = against.id.count(", ") + 1
+    if baseline_runs > 1:
+        return f"the baseline of {baseline_runs} runs"  # the foot of the page names them
     if against.kind == "claim":
         return f"the published row {against.id}"
     return f"the {against.kind} {against.id}"
 
 
 def verdict_sentence(result: VerifyResult, runs: str, are: str, baseline: str) -> str:
-    """The verdict on `runs` beside `baseline`, with its qualifiers and the conditions that forbid a comparison."""
+    """Return a verdict as a sentence, with its qualifiers and the conditions that forbid a comparison.
+
+    Args:
+        runs: the words for the runs that the verdict is about, such as `these 3 runs`.
+        are: the verb after `runs`: `is` or `are`.
+        baseline: the words for what the runs are compared with.
+    """
     outcome = result.outcome
     if result.qualifiers:
         outcome += f" ({', '.join(result.qualifiers)})"
-    sentence = _SENTENCES[result.verdict].format(runs=runs, are=are, other=baseline)
+    sentence = _SENTENCES[result.verdict].format(runs=runs, are=are, baseline=baseline)
     forbidding = _forbidding_conditions(result)
     if result.verdict is Verdict.NOT_COMPARABLE and forbidding:
         sentence += f": {_names_that_differ(forbidding)}"
@@ -266,23 +310,26 @@ def verdict_sentence(result: VerifyResult, runs: str, are: str, baseline: str) -
 
 
 def _names_that_differ(names: Sequence[str]) -> str:
-    """`devices differs`, or `devices, precision, tp and 2 more differ`."""
+    """Return a clause like `devices differs`, or `devices, precision, tp and 2 more differ`."""
     if len(names) == 1:
         return f"{names[0]} differs"
-    text = ", ".join(names[:_NAMED_CONDITIONS])
-    if len(names) > _NAMED_CONDITIONS:
-        text += f" and {len(names) - _NAMED_CONDITIONS} more"
+    text = ", ".join(names[:_MOST_NAMED_CONDITIONS])
+    if len(names) > _MOST_NAMED_CONDITIONS:
+        text += f" and {len(names) - _MOST_NAMED_CONDITIONS} more"
     return f"{text} differ"
 
 
 def _reference_headline(result: VerifyResult) -> str:
-    """`REFERENCE 0.96 of 12,473 tokens/s (cited, no verdict)`; qualifiers follow in the brackets."""
+    """Return the headline of runs that are compared with rows that are only cited, which give no verdict.
+
+    It is like `REFERENCE 0.96 of 12,473 tokens/s (cited, no verdict)`; qualifiers follow in the brackets.
+    """
     notes = "; ".join(("cited, no verdict", *result.qualifiers))
     return f"{result.verdict.value} {_share_of_cited(result.cited[0])} ({notes})"
 
 
 def _share_of_cited(row: CitedRow) -> str:
-    """`0.96 of 12,473 tokens/s`."""
+    """Return the ratio to a cited row and the number in it, such as `0.96 of 12,473 tokens/s`."""
     published = f"{four_digits(row.value)} {row.unit}"
     if row.ratio is None:
         return f"{NOTHING} of {published}"
@@ -290,7 +337,7 @@ def _share_of_cited(row: CitedRow) -> str:
 
 
 def _failure_lines(record: Record) -> list[str]:
-    """How a failed run ended, and what to do."""
+    """Return how a failed run ended, and what to do."""
     lines = [f"error: {ending(record)}"]
     if record.status.remedy is not None:
         lines.append(f"fix: {record.status.remedy}")
@@ -298,7 +345,7 @@ def _failure_lines(record: Record) -> list[str]:
 
 
 def _measured_notes(records: Sequence[Record]) -> tuple[str, ...]:
-    """For a case that measures: devices that are slow, what was not steady, and what is absent, with the reasons."""
+    """Return notes on what a case measured: slow devices, measurements that were not steady, and absent ones."""
     notes: list[str] = []
     for record in records:
         notes += slow_devices(record)
@@ -311,7 +358,10 @@ def _measured_notes(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _absent_notes(absent: Mapping[str, str]) -> list[str]:
-    """The reasons why something was not measured, each once. A collective is named once, not by size."""
+    """Return a note for each reason why something was not measured.
+
+    A collective is measured with several sizes, which end its names; it is named once, without a size.
+    """
     names_by_reason: dict[str, list[str]] = {}
     for name, reason in absent.items():
         names = names_by_reason.setdefault(reason, [])
@@ -321,21 +371,21 @@ def _absent_notes(absent: Mapping[str, str]) -> list[str]:
     return [f"not measured: {', '.join(names)} ({reason})" for reason, names in names_by_reason.items()]
 
 
-def _efficiency(records: Sequence[Record]) -> list[str]:
-    """The energy and the price of the runs, each text once."""
+def _efficiency_lines(records: Sequence[Record]) -> list[str]:
+    """Return the energy and the price of the runs, each text once."""
     lines: list[str] = []
     for record in records:
-        spent = efficiency(record, price_here())
-        if spent is None:
+        energy_and_price = efficiency(record, price_here())
+        if energy_and_price is None:
             continue
-        text = spent.text()
+        text = energy_and_price.text()
         if text and text not in lines:
             lines.append(text)
     return lines
 
 
 def _basis_lines(result: VerifyResult) -> list[str]:
-    """The records of the verdict, and what they are compared with: the claim that was chosen, or the cited rows."""
+    """Return the ids of the records, and what they are compared with: the chosen claim, or the cited rows."""
     against = result.against
     record_ids = ", ".join(result.records) or "none"
     records = f"records {record_ids}"
@@ -353,10 +403,11 @@ def _basis_lines(result: VerifyResult) -> list[str]:
     return [records]
 
 
-def _where_to_look(records: Sequence[Record], result: VerifyResult) -> list[str]:
-    """What to run next where no published row is for this device, or each metric has a row of its own."""
+def _next_steps(records: Sequence[Record], result: VerifyResult) -> list[str]:
+    """Return what to run next if no published row is for this device, or if each metric has a row of its own."""
     against = result.against
-    if against.chosen and any(kind_of(record.config or {}) == MEASURE for record in records):
+    measures_device = any(kind_of(record.config or {}) == MEASURE for record in records)
+    if against.chosen and measures_device:
         return [f"each metric has a row of its own: `flagbench expect {records[0].case}`, then --claim ROW"]
     if result.verdict is not Verdict.NOT_COMPARABLE or against.kind != "claim":
         return []
@@ -366,26 +417,36 @@ def _where_to_look(records: Sequence[Record], result: VerifyResult) -> list[str]
     return [f"no published row fits: {expect}; --baseline RECORD compares with a run of yours"]
 
 
-def _not_checked(result: VerifyResult) -> list[str]:
-    """The conditions that the publisher does not state, and the fields that no rule was applied to."""
+def _unchecked_notes(result: VerifyResult) -> list[str]:
+    """Return notes on the conditions that the publisher does not state, and the fields without a rule."""
     notes = []
-    not_published = [
-        condition.name for condition in result.conditions if condition.agreement is Agreement.NOT_PUBLISHED
-    ]
+    not_published = []
+    for condition in result.conditions:
+        if condition.agreement is Agreement.NOT_PUBLISHED:
+            not_published.append(condition.name)
     if not_published:
         notes.append(f"not published, so not compared: {', '.join(not_published)}")
     if result.not_compared:
-        names = visible(brief(", ".join(result.not_compared), 200))
+        names = visible(brief(", ".join(result.not_compared), _MOST_NAME_CHARACTERS))
         notes.append(f"not checked, not in the record, in flagbench {__version__} or in any source: {names}")
     return notes
 
 
 def _metric_table(result: VerifyResult) -> Table:
-    """Each metric of the claim or baseline, that of the verdict first, beside the measured one compared with it."""
+    """Return a table of each metric of the claim or baseline and the measured one; the one that decides comes first.
+
+    Its last column names the measured metric if that has another name than the published one.
+    """
     expected_column = result.against.kind
     columns = (
-        *("metric", "measured", expected_column, "unit", "ratio", "verdict"),
-        *("slowest device", "measured as"),
+        "metric",
+        "measured",
+        expected_column,
+        "unit",
+        "ratio",
+        "verdict",
+        "slowest device",
+        "measured as",
     )
     rows: list[tuple[str, ...]] = []
     for metric in sorted(result.metrics, key=lambda metric: metric.name != result.gate):
@@ -410,27 +471,33 @@ def _metric_table(result: VerifyResult) -> Table:
 
 
 def _other_metrics(records: Sequence[Record], compared: Sequence[MetricResult]) -> Table:
-    """What else was measured."""
+    """Return a table of the metrics that are not among the compared ones."""
     heading = "metric"
     if compared:
         heading = "other metric"
     compared_names = {metric.held_by for metric in compared}
     rows: list[tuple[str, str, str]] = []
-    devices = []
+    slowest_devices = []
     for name, metrics in _common_metrics(records).items():
         if name in compared_names:
             continue
         measured = estimate(metrics, session=session_of(records, metrics[0]))
         rows.append((name, measured.text(), metrics[0].unit))
-        devices.append(slowest_device(metrics))
-    table = Table((heading, "measured", "unit"), rows, frozenset({"measured"}))
-    return with_slowest(table, devices, "slowest device", place=3)
+        slowest_devices.append(slowest_device(metrics))
+    columns = (heading, "measured", "unit")
+    table = Table(columns, rows, frozenset({"measured"}))
+    return with_slowest(table, slowest_devices, "slowest device", place=len(columns))
 
 
 def with_slowest(table: Table, devices: Sequence[SlowestDevice | None], name: str, place: int) -> Table:
-    """The table with a further column `name`, at index `place`: the slowest device of each row.
+    """Return the table with a further column that names the slowest device of each row.
 
-    The table itself where no row is of several devices.
+    If no row was measured on several devices, the table has no such column.
+
+    Args:
+        devices: the slowest device of each row; None for a row of a single device.
+        name: the name of the new column.
+        place: its index.
     """
     if not any(devices):
         return table
@@ -442,7 +509,10 @@ def with_slowest(table: Table, devices: Sequence[SlowestDevice | None], name: st
 
 
 def _common_metrics(records: Sequence[Record]) -> dict[str, list[Metric]]:
-    """The metrics that all records have in the same unit and scope, in the order of the first record."""
+    """Return the metrics of all records by name, in the order of the first record.
+
+    Only metrics that every record has, in the same unit and scope, are in it.
+    """
     if not records:
         return {}
     metrics_by_name = {}
@@ -455,7 +525,7 @@ def _common_metrics(records: Sequence[Record]) -> dict[str, list[Metric]]:
 
 
 def _interval_notes(records: Sequence[Record], result: VerifyResult) -> list[str]:
-    """How the intervals were found: each method once, with the metrics that have it."""
+    """Return how the intervals were computed: a note for each method, with the metrics it was used for."""
     compared = {metric.held_by: metric.measured for metric in result.metrics}
     names_by_method: dict[str, list[str]] = {}
     for name, metrics in _common_metrics(records).items():
@@ -468,6 +538,7 @@ def _interval_notes(records: Sequence[Record], result: VerifyResult) -> list[str
 
 
 def _verdict_text(metric: MetricResult) -> str:
+    """Return the verdict on one metric; without a verdict, whether it can be compared, or `-` if not measured."""
     if metric.verdict not in (None, Verdict.NOT_COMPARABLE):
         return str(metric.verdict.value)
     if metric.measured is None:
@@ -478,28 +549,29 @@ def _verdict_text(metric: MetricResult) -> str:
 
 
 def _ratio_or_difference(metric: MetricResult) -> str:
-    """The ratio, or the signed difference of a metric that has none, an accuracy."""
+    """Return the ratio; for a metric that has no ratio, such as an accuracy, the signed difference."""
     if metric.ratio is None and metric.difference is not None:
-        return f"{round(metric.difference, 6):+.3g}"
+        difference = round(metric.difference, 6)  # a rounding error is shown as 0
+        return f"{difference:+.3g}"
     return ratio_text(metric.ratio)
 
 
 def estimate_text(estimate: Estimate | None) -> str:
-    """`1510 [1490, 1530]`; `-` for none."""
+    """Return a number with its interval, such as `1510 [1490, 1530]`; `-` for None."""
     if estimate is None:
         return NOTHING
     return estimate.text()
 
 
 def ratio_text(ratio: Ratio | None) -> str:
-    """`0.777 [0.767, 0.788]`; `-` for none."""
+    """Return a ratio with its interval, such as `0.777 [0.767, 0.788]`; `-` for None."""
     if ratio is None:
         return NOTHING
     return str(ratio)
 
 
 def setting_text(value: object) -> str:
-    """A configuration value as a person writes it: `true`, `none`, `0.1`, `a, b`; `-` for an absent one.
+    """Return a configuration value as a person writes it: `true`, `none`, `0.1`, `a, b`; `-` for an absent one.
 
     Text that would read as something else is quoted: "true" is not true.
     """
@@ -510,26 +582,27 @@ def setting_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        if _misleading(value):
+        if _reads_as_another_value(value):
             return json.dumps(value, ensure_ascii=False)
         return value
     if isinstance(value, list | tuple):
-        return ", ".join(map(_nested, value)) or "(empty)"
+        return ", ".join(map(_nested_setting_text, value)) or "(empty)"
     if isinstance(value, dict):
-        settings = [f"{name}: {_nested(setting)}" for name, setting in value.items()]
+        settings = [f"{name}: {_nested_setting_text(setting)}" for name, setting in value.items()]
         return ", ".join(settings) or "(empty)"
     return str(value)
 
 
-def _nested(value: object) -> str:
-    """A value inside a list: brackets keep together what belongs together."""
+def _nested_setting_text(value: object) -> str:
+    """Return the text of a value inside a list or an object: one with several parts is put in brackets."""
     text = setting_text(value)
     if isinstance(value, list | tuple | dict) and value:
         return f"({text})"
     return text
 
 
-def _misleading(text: str) -> bool:
+def _reads_as_another_value(text: str) -> bool:
+    """Return whether `setting_text` of a string would look like a number, a word with a meaning, or nothing."""
     if text.strip() != text or text in ("", NOTHING, "none", "true", "false", "(empty)"):
         return True
     try:

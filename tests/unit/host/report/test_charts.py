@@ -10,21 +10,20 @@ from msgspec.structs import replace
 from catalogs import CATALOG
 from flagbench.records.model import DeviceTelemetry, Telemetry
 from flagbench.records.read import read_record
+from flagbench.report.axes import make_axis, make_step_axis
 from flagbench.report.charts import (
     Chart,
     Note,
     Run,
-    axis,
     clock_chart,
     loss_chart,
     rate_charts,
     ratio_chart,
     roof_chart,
     run_chart,
-    step_axis,
     step_chart,
 )
-from flagbench.report.html import picture
+from flagbench.report.html import render_svg
 from flagbench.verdict.result import Ratio, number_text
 from unit.host.conftest import ROOT
 
@@ -54,14 +53,14 @@ def test_ratio_chart_draws_the_interval_in_the_band() -> None:
     ],
 )
 def test_an_axis_has_round_numbers(values: tuple[float, float], texts: list[str]) -> None:
-    found = axis(values, 0, 100)
+    found = make_axis(values, 0, 100)
     assert [text for _, text in found.marks] == texts
     assert (found.at(found.low), found.at(found.high), found.at(1e9)) == (0, 100, 100)
 
 
 def test_an_axis_without_zero_says_its_range() -> None:
-    assert axis((0.93, 1.1), 0, 100, "ratio").label == "ratio (axis from 0.90 to 1.10)"
-    assert axis((0, 1234), 0, 100, "ms").label == "ms"
+    assert make_axis((0.93, 1.1), 0, 100, "ratio").label == "ratio (axis from 0.90 to 1.10)"
+    assert make_axis((0, 1234), 0, 100, "ms").label == "ms"
 
 
 @pytest.mark.parametrize(
@@ -207,14 +206,14 @@ def test_numbers_beside_an_axis_are_inside_the_picture() -> None:
     ],
 )
 def test_steps_are_whole_numbers(first: int, last: int, texts: list[str]) -> None:
-    assert [text for _, text in step_axis(first, last, 52).marks] == texts
+    assert [text for _, text in make_step_axis(first, last, 52).marks] == texts
 
 
 def test_a_picture_is_well_formed_and_the_same_twice() -> None:
     chart = ratio_chart({"<b>&": (Ratio(0.5), "BELOW")})
     assert chart is not None
-    first = picture(chart)
+    first = render_svg(chart)
     root = ElementTree.fromstring(first)
-    assert first == picture(chart)
+    assert first == render_svg(chart)
     assert root.get("role") == "img"
     assert "<b>&" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]

@@ -81,7 +81,7 @@ def test_every_link_has_a_page_and_pages_are_the_same_twice(
 def test_only_the_newest_records_have_a_page(
     flagbench: Flagbench, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site, "NEWEST", 2)
+    monkeypatch.setattr(site, "MOST_RECORD_PAGES", 2)
     pages = report(flagbench, stored, tmp_path / "out")
     assert len([name for name in pages if name.startswith("record-")]) == 2
     (device,) = (text for name, text in pages.items() if name.startswith("device-"))
