@@ -1,10 +1,10 @@
-"""Objects in a folder: a file each, a checksum beside it, never overwritten.
+"""Keeps the objects of a store as files in a folder, each next to a file with its checksum.
 
-A put is atomic. Content and checksum are first written to temporary files of the same folder and flushed to
-the disk, so a full disk is noticed before anything is visible. Then both are hard-linked to their names, which either
-succeeds or finds the name taken: two writers never mix. The checksum is linked first. A crash between the two links
-leaves a checksum without a file, which no reader takes for an object and the next put of the same content completes.
-The other order would leave a file that cannot be checked.
+A put is atomic, and no object is overwritten. Content and checksum are first written to temporary files of the same
+folder and flushed to the disk, so a full disk is noticed before anything is visible. Then both are hard-linked to
+their names, which either succeeds or finds the name taken: two writers never mix. The checksum is linked first. A
+crash between the two links leaves a checksum without a file: readers ignore it, and the next put of the same content
+completes it. The other order would leave a file that cannot be checked.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
 
 _CHECKSUM_BYTES = 1024
-_NAMES_ITS_CONTENT = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-"""A name with a sha256: such a file needs no checksum beside it."""
+"""The size limit of a checksum's file: it has 64 digits and the name of the object."""
+_SHA256_IN_NAME = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+"""Matches a file name that contains the sha256 of the content: such a file needs no checksum next to it."""
+_COPY_BYTES = 2**20
+"""Bytes that are copied at a time."""
 _REMEDIES = {
     errno.ENOSPC: "free some space or name another store with --store",
     errno.EDQUOT: "free some of your quota or name another store with --store",
@@ -47,6 +50,11 @@ _REMEDIES = {
 class FolderBlobs:
     """Objects under one folder, which the first put creates."""
 
+    readers = 1
+    """A disk is not faster with more readers."""
+    one_winner = True
+    """Of several simultaneous puts of a key, one makes the hard link."""
+
     def __init__(self, root: Path) -> None:
         self.root = expanded(root).absolute()
 
@@ -55,36 +63,32 @@ class FolderBlobs:
         """The folder as a file:// URL."""
         return self.root.as_uri()
 
-    readers = 1
-    """A disk is not faster with more."""
-    one_winner = True
-
     def location(self, key: str) -> str:
-        """The file."""
+        """Return the path of the object's file."""
         return str(self.root / key)
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        """Keep an object; see Blobs.put_if_absent."""
+        """Store an object; see Blobs.put_if_absent."""
         path = self.root / key
         checksum = checksum_text(content, path.name)
         try:
             _make_folder(path.parent)
             with _temporary(path.parent, checksum) as checksum_file, _temporary(path.parent, content) as file:
-                if not (_link(checksum_file, _checksum(path), checksum) and _link(file, path, content)):
+                if not _link(checksum_file, _checksum_path(path), checksum):
+                    return False
+                if not _link(file, path, content):
                     return False
             _flush_folder(path.parent)
         except OSError as error:
-            raise StoreError(
-                f"{path.name} was not stored in {self.root}: {reason(error)}", remedy=_remedy(error)
-            ) from error
+            raise _not_stored(path, self.root, error) from error
         return True
 
     def get(self, key: str, limit: int) -> bytes:
-        """The bytes of an object, checked; see Blobs.get."""
+        """Return the bytes of an object, checked; see Blobs.get."""
         path = self.root / key
         try:
             content = read_file(path, limit)
-            expected = read_file(_checksum(path), _CHECKSUM_BYTES)
+            expected = read_file(_checksum_path(path), _CHECKSUM_BYTES)
         except FileNotFoundError as error:
             if os.path.lexists(path):
                 raise damaged(str(path), "has no checksum beside it") from error
@@ -96,12 +100,15 @@ class FolderBlobs:
         return content
 
     def put_file(self, key: str, path: Path, sha256: str) -> bool:
-        """Copy a file into the store; see Blobs.put_file. Its key has its checksum: none is written beside it."""
+        """Copy a file into the store; see Blobs.put_file.
+
+        The key contains the checksum of the content, so no checksum is written next to it.
+        """
         if sha256 not in key:
             raise ValueError(f"the key {key!r} does not name its content")
         target = self.root / key
         try:
-            if target.is_file() and target.stat().st_size == path.stat().st_size and sha256_of(target) == sha256:
+            if target.is_file() and _has_content(target, path.stat().st_size, sha256):
                 return False
             _make_folder(target.parent)
             with _temporary(target.parent, path) as copied:
@@ -110,16 +117,14 @@ class FolderBlobs:
                 copied.replace(target)  # a file of this name with other bytes is damaged
             _flush_folder(target.parent)
         except OSError as error:
-            raise StoreError(
-                f"{target.name} was not stored in {self.root}: {reason(error)}", remedy=_remedy(error)
-            ) from error
+            raise _not_stored(target, self.root, error) from error
         return True
 
     def get_file(self, key: str, path: Path, *, size: int, sha256: str) -> None:
         """Copy an object to a file; see Blobs.get_file."""
         source = self.root / key
         try:
-            if source.stat().st_size != size or sha256_of(source) != sha256:
+            if not _has_content(source, size, sha256):
                 raise damaged(str(source), "does not match the sha256 in its name: it changed after it was stored")
         except OSError as error:
             raise damaged(str(source), f"cannot be read: {reason(error)}") from error
@@ -130,9 +135,10 @@ class FolderBlobs:
             raise StoreError(f"{path} was not written: {reason(error)}", remedy=_remedy(error)) from error
 
     def list(self, prefix: str) -> Iterator[Blob]:
-        """The files below a folder; see Blobs.list."""
+        """Yield the files below a folder; see Blobs.list."""
         try:
-            os.stat(f"{self.root}/")  # noqa: PTH116  # pathlib drops the slash, with which a file is an error
+            # The slash makes it an error if the root is a file. pathlib would drop it.
+            os.stat(f"{self.root}/")  # noqa: PTH116
         except FileNotFoundError:
             return  # nothing was stored yet
         except OSError as error:
@@ -144,7 +150,7 @@ class FolderBlobs:
         yield from _walk(str(self.root / prefix), prefix, frozenset())
 
     def read_index(self) -> bytes:
-        """The cached listing; see Blobs.read_index."""
+        """Return the cached listing; see Blobs.read_index."""
         try:
             return read_file(self.root / INDEX, INDEX_BYTES)
         except OSError:
@@ -152,7 +158,7 @@ class FolderBlobs:
 
     def write_index(self, content: bytes) -> None:
         """Replace the cached listing."""
-        with suppress(OSError):
+        with suppress(OSError):  # the next listing only takes longer
             write_atomically(self.root / INDEX, content)
 
     def delete(self, key: str) -> None:
@@ -160,7 +166,7 @@ class FolderBlobs:
         path = self.root / key
         try:
             path.unlink(missing_ok=True)
-            _checksum(path).unlink(missing_ok=True)
+            _checksum_path(path).unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(
                 f"{path} was not deleted: {reason(error)}", remedy="make its folder writable for you"
@@ -171,7 +177,7 @@ class FolderBlobs:
         folder = self.root / prefix
         try:
             shutil.rmtree(folder)
-            with suppress(OSError):
+            with suppress(OSError):  # it is not empty
                 folder.parent.rmdir()
         except FileNotFoundError:
             pass
@@ -181,15 +187,17 @@ class FolderBlobs:
             ) from error
 
     def health(self) -> Health:
-        """Whether an object could be put here: tried with a file of the kind a put makes."""
-        records = self.root / records_prefix()
-        folder = records
+        """Return whether an object could be put here. It is tried in a temporary folder, which is removed.
+
+        A file is written and linked as by a put, because a mount may refuse what the permissions of a folder allow.
+        """
+        folder = self.root / records_prefix()
         while not os.path.lexists(folder):
             folder = folder.parent
         try:
-            # A file is written, because a mount may refuse what the folder's mode allows.
             with TemporaryDirectory(prefix=".", dir=folder) as probe:
-                if folder in self.root.parents:
+                root_exists = folder not in self.root.parents
+                if not root_exists:
                     return Health(True, f"{self.root}: does not exist yet, made when the first record is stored")
                 with _temporary(Path(probe), b"probe") as file:
                     os.link(file, file.with_suffix(".link"))
@@ -198,8 +206,15 @@ class FolderBlobs:
         return Health(True, str(self.root))
 
 
-def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[Blob]:
-    """The objects in a folder and below; links to folders are followed, but not in a circle."""
+def _walk(folder: str, prefix: str, folders_above: frozenset[tuple[int, int]]) -> Iterator[Blob]:
+    """Yield the objects in a folder and below.
+
+    Links to folders are followed, but not to a folder above.
+
+    Args:
+        prefix: the beginning of the keys of the folder's objects.
+        folders_above: the device and inode numbers of the folders above.
+    """
     try:
         status = Path(folder).stat()
         with os.scandir(folder) as scan:
@@ -210,11 +225,13 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
         yield Blob(prefix.rstrip("/"), problem=f"the folder cannot be read: {reason(error)}")
         return
     identity = (status.st_dev, status.st_ino)
-    if identity in above:
+    if identity in folders_above:
         return
     names = {entry.name for entry in entries}
     for entry in entries:
-        if entry.name.startswith(".") or entry.name.endswith(checksum_name("")):
+        is_temporary = entry.name.startswith(".")
+        is_checksum = entry.name.endswith(checksum_name(""))
+        if is_temporary or is_checksum:
             continue
         key = prefix + entry.name
         try:
@@ -223,19 +240,30 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
             yield Blob(key, problem=f"it cannot be read: {reason(error)}")
             continue
         if stat.S_ISDIR(status.st_mode):
-            yield from _walk(entry.path, f"{key}/", above | {identity})
+            yield from _walk(entry.path, f"{key}/", folders_above | {identity})
             continue
         if not stat.S_ISREG(status.st_mode):
             yield Blob(key, problem="it is not a regular file")
             continue
         problem = None
-        if checksum_name(entry.name) not in names and not _NAMES_ITS_CONTENT.search(entry.name):
+        if checksum_name(entry.name) not in names and not _SHA256_IN_NAME.search(entry.name):
             problem = "it has no checksum beside it"
-        yield Blob(key, status.st_size, f"{status.st_size}-{status.st_mtime_ns}", problem)
+        stamp = f"{status.st_size}-{status.st_mtime_ns}"
+        yield Blob(key, status.st_size, stamp, problem)
 
 
-def _checksum(path: Path) -> Path:
+def _checksum_path(path: Path) -> Path:
+    """Return the path of the file with the checksum of an object."""
     return path.with_name(checksum_name(path.name))
+
+
+def _has_content(path: Path, size: int, sha256: str) -> bool:
+    """Return whether a file has that size and that sha256; the size is compared first because it costs nothing."""
+    return path.stat().st_size == size and sha256_of(path) == sha256
+
+
+def _not_stored(path: Path, root: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path.name} was not stored in {root}: {reason(error)}", remedy=_remedy(error))
 
 
 def _remedy(error: OSError) -> str:
@@ -255,6 +283,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk: without that, a new file may have no name after a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -264,7 +293,11 @@ def _flush_folder(folder: Path) -> None:
 
 @contextmanager
 def _temporary(folder: Path, content: bytes | Path) -> Iterator[Path]:
-    """A flushed file with `content`, or a copy of that file, removed afterwards unless it was given another name."""
+    """Make a temporary file in a folder, and remove it at the end unless it was renamed.
+
+    Args:
+        content: its content, or a file that is copied. It is flushed to the disk.
+    """
     path = folder / f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
     try:
         with path.open("xb") as file:
@@ -272,7 +305,7 @@ def _temporary(folder: Path, content: bytes | Path) -> Iterator[Path]:
                 file.write(content)
             else:
                 with content.open("rb") as source:
-                    shutil.copyfileobj(source, file, 2**20)
+                    shutil.copyfileobj(source, file, _COPY_BYTES)
             file.flush()
             os.fsync(file.fileno())
         yield path
@@ -281,7 +314,10 @@ def _temporary(folder: Path, content: bytes | Path) -> Iterator[Path]:
 
 
 def _link(source: Path, target: Path, content: bytes) -> bool:
-    """Give a file with `content` its name. False if the name is taken by a file with other content."""
+    """Give a temporary file with `content` its name `target`; return whether a file of that name has the content.
+
+    It is False if a file with other content has the name already.
+    """
     try:
         os.link(source, target)
     except FileExistsError:

@@ -1,4 +1,8 @@
-"""A record as typed data, `record/v1`, with the limits of its JSON Schema. Other fields are ignored."""
+"""A record, the result of one run, as typed data: the classes of a `record/v1` document and its parts.
+
+`read` makes a Record from JSON. The types have the limits of the JSON Schema, which is generated from this file:
+the docstrings of classes and fields are its descriptions. Fields that are not listed here are ignored.
+"""
 
 from __future__ import annotations
 
@@ -590,14 +594,22 @@ class Record(Struct, frozen=True):
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """The run's own checks; none where it ended before any was made."""
+        """The sanity checks that the run made; it is empty if the run ended before the first one."""
         if self.quality is None:
             return ()
         return self.quality.checks
 
     @property
+    def day(self) -> str:
+        """The day on which the record was made, such as 2026-01-31, UTC."""
+        return self.created_at.partition("T")[0]
+
+    @property
     def duration(self) -> float | None:
-        """Seconds the run took, imports left out; the sum of what was timed where it did not reach its end."""
+        """How long the run took in seconds, without imports; None if nothing was timed.
+
+        For a run that did not reach its end it is the sum of the phases that were timed.
+        """
         timing = self.timing
         seconds = timing.e2e
         if seconds is None:
@@ -616,7 +628,7 @@ class Record(Struct, frozen=True):
         return float(seconds)
 
     def metric(self, name: str) -> Metric | None:
-        """A measured metric by name, or None if it was not measured."""
+        """Return a measured metric by its name, or None if it was not measured."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric

@@ -1,8 +1,12 @@
-"""Series in a store: written while their runs end, read, killed ones too, and checked against their records.
+"""Series in a store: writes one while its runs end, reads it, and checks it against the records of its runs.
 
-Every object is put once and never changed, which a bucket can do as well as a folder: `series/ID/begun.json` before
-the first run, `series/ID/run-K.json` when run K has ended, and at last `series/ID.json`, which holds all of them;
-then the parts are removed.
+A series is a number of runs that were requested together (`series_document`). Each of its objects is put once and
+never changed, which a bucket can do as well as a folder:
+
+- `series/ID/begun.json` before the first run, and `series/ID/run-K.json` when run K has ended: the parts
+- `series/ID.json` at last: the document, which has all runs. The parts are removed then.
+
+So a series that was killed can be read from its parts.
 """
 
 from __future__ import annotations
@@ -36,18 +40,23 @@ from flagbench.records.store import Store
 from flagbench.records.store_keys import Place, parse_series_key, series_key, series_prefix
 from flagbench_core.exit_codes import ExitCode
 
+BEGUN = "begun"
+"""The name of the part that is written before the first run."""
 _PART_BYTES = 64 * 2**10
-_DRIFT = 1e-4
-"""Largest relative drift between the clocks of launcher and run."""
+"""The size limit of the part of one run, which has some hundred bytes."""
+_CLOCK_DRIFT = 1e-4
+"""Largest relative drift between the clocks of the launcher and the run, which may be on different machines."""
+_ROUNDING_SECONDS = 1
+"""A run may seem to take this much longer than its launcher measured, because both times are rounded."""
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A run of a series that is no part of its sample."""
+    """A run of a series that is not in its sample, because it has no sound record of a run that ended well."""
 
     run: int
     run_id: str
     reason: str
-    """Such as `failed, exit code 5: out of memory`."""
+    """How the run ended, such as `failed, exit code 5: out of memory`."""
 
 
 @dataclass(frozen=True)
@@ -55,44 +64,59 @@ class Series:
     """A series with its records."""
 
     document: SeriesDocument
+    """The series as it is stored."""
     records: tuple[Record, ...]
-    """Of the runs that ended well, in order."""
+    """The records of the runs that ended well, in the order of the runs."""
     left_out: tuple[LeftOut, ...]
+    """The runs that `records` does not have."""
     problems: tuple[str, ...]
-    """Where the series contradicts itself or its records: such a series proves nothing."""
+    """Where the series contradicts itself or its records. A series with problems proves nothing."""
     failed: tuple[Record, ...] = field(default=(), repr=False)
-    """Records of runs that did not end well."""
+    """The records of the runs that did not end well."""
 
 
-def read_series(store: Store, name: str) -> Series:
-    """The series of that id with its records, checked. Raises StoreError as `load_series` and `check_series`."""
-    return check_series(store, load_series(store, name))
+def read_series(store: Store, series_id: str) -> Series:
+    """Return the series of that id with its records, checked.
+
+    Raises StoreError as `load_series` and `check_series` do.
+    """
+    return check_series(store, load_series(store, series_id))
 
 
 def series_ids(store: Store) -> list[str]:
-    """The ids of all series, ended or not, sorted. Raises StoreError (USAGE) if the address cannot be a store."""
-    return sorted(series_keys(store))
+    """Return the ids of all series, also of those that have not ended, sorted.
+
+    Raises StoreError (USAGE) if the address cannot be a store.
+    """
+    return sorted(_find_keys(store))
 
 
 def load_series(store: Store, series_id: str) -> SeriesDocument:
-    """The series of that id; if it has not ended or was killed, its runs so far.
+    """Return the series of that id, without its records. One that has not ended or was killed has its runs so far.
 
     Raises StoreError (DATA) if it does not exist, SeriesError (DATA) if it is damaged.
     """
-    return _load(store, series_id, series_keys(store).get(series_id, set()))
+    keys = _find_keys(store).get(series_id, set())
+    return _load(store, series_id, keys)
 
 
 def load_all(store: Store) -> Iterator[tuple[str, SeriesDocument | FlagbenchError]]:
-    """Each series by its id, or why it cannot be read. Raises StoreError (USAGE) as `series_ids` does."""
-    for series_id, keys in sorted(series_keys(store).items()):
+    """Yield the id of each series with the series, or with the error of reading it.
+
+    Raises StoreError (USAGE) as `series_ids` does.
+    """
+    for series_id, keys in sorted(_find_keys(store).items()):
         try:
             yield series_id, _load(store, series_id, keys)
         except FlagbenchError as error:
             yield series_id, error
 
 
-def series_keys(store: Store) -> dict[str, set[str]]:
-    """The keys of each series: its own, or those of its parts. Raises StoreError (USAGE)."""
+def _find_keys(store: Store) -> dict[str, set[str]]:
+    """Return the keys of each series by its id: that of its document, or those of its parts.
+
+    Raises StoreError (USAGE) if the address cannot be a store.
+    """
     keys: dict[str, set[str]] = {}
     for blob in store.blobs.list(series_prefix()):
         if blob.problem is not None:
@@ -104,18 +128,20 @@ def series_keys(store: Store) -> dict[str, set[str]]:
 
 
 def _load(store: Store, series_id: str, keys: set[str]) -> SeriesDocument:
-    whole = series_key(series_id)
-    if whole in keys:
-        return _load_document(store, series_id, whole)
-    begun = series_key(series_id, BEGUN)
-    if begun not in keys:
+    """Return a series from its document, or from its parts if it has not ended; `keys` are those that it has."""
+    key = series_key(series_id)
+    if key in keys:
+        return _load_document(store, series_id, key)
+    key_of_begun = series_key(series_id, BEGUN)
+    if key_of_begun not in keys:
         raise _absent(store, series_id)
-    series = _load_document(store, series_id, begun)
+    series = _load_document(store, series_id, key_of_begun)
     for run in series.runs:
-        part = series_key(series_id, part_name(run.run))
-        if part in keys:
-            content = store.blobs.get(part, _PART_BYTES)
-            series = series.with_run(_parse_run(content, store.blobs.location(part)))
+        key_of_run = series_key(series_id, part_name(run.run))
+        if key_of_run in keys:
+            content = store.blobs.get(key_of_run, _PART_BYTES)
+            ended_run = _parse_run(content, store.blobs.location(key_of_run))
+            series = series.with_run(ended_run)
     return series
 
 
@@ -127,17 +153,18 @@ def _load_document(store: Store, series_id: str, key: str) -> SeriesDocument:
     return series
 
 
-def place_of(series: SeriesDocument, run: SeriesRun) -> Place | None:
-    """The key of the record of a run in a store, in its parts; None for a run without a record."""
+def _place_of(series: SeriesDocument, run: SeriesRun) -> Place | None:
+    """Return the place of a run's record in a store; None for a run without a record."""
     if run.record_id is None or run.created_at is None:
         return None
-    return Place(series.request.case, series.request.stack, run.created_at[:10], run.record_id)
+    day = run.created_at.partition("T")[0]
+    return Place(series.request.case, series.request.stack, day, run.record_id)
 
 
 def check_series(store: Store, series: SeriesDocument) -> Series:
-    """The series with its records from the store, each checked against the series.
+    """Return the series with its records from the store, each checked against the series.
 
-    Raises StoreError (DATA) if a record cannot be read that may be sound.
+    Raises StoreError (DATA) if the store does not give a record that may be sound.
     """
 
     @cache
@@ -145,7 +172,7 @@ def check_series(store: Store, series: SeriesDocument) -> Series:
         return {blob.key for blob in store.blobs.list(folder)}
 
     def read_content(run: SeriesRun) -> bytes | None:
-        place = place_of(series, run)
+        place = _place_of(series, run)
         if place is None:
             return None
         folder = place.key.rpartition("/")[0]
@@ -157,43 +184,46 @@ def check_series(store: Store, series: SeriesDocument) -> Series:
 
 
 def with_records(series: SeriesDocument, content_of: Callable[[SeriesRun], bytes | None]) -> Series:
-    """The series with its records, checked as `check_series` does.
+    """Return the series with its records, checked as `check_series` does.
 
     Args:
-        content_of: the bytes of a run's record; None if it does not exist.
+        content_of: returns the bytes of a run's record, or None if it does not exist.
     """
     records: list[Record] = []
     failed: list[Record] = []
     left_out: list[LeftOut] = []
-    problems = [*_order_problems(series)]
+    problems = list(_document_problems(series))
     for run in series.runs:
         try:
             content = content_of(run)
-            record = None if content is None else read_record(content)
+            if content is not None:
+                record = read_record(content)
         except Unread:
             raise
         except FlagbenchError as error:
             problems.append(f"run {run.run}: {error.message}")
             continue
         if run.state == "not_run" and series.ended_by_rule:
+            continue  # the run was not needed, so it is not left out
+        if content is None:
+            left_out.append(LeftOut(run.run, run.run_id, _reason_left_out(run)))
             continue
-        if content is None or record is None:
-            left_out.append(LeftOut(run.run, run.run_id, _why(run)))
-            continue
-        problems += [f"run {run.run}: {problem}" for problem in _record_problems(run, record, content)]
+        for problem in _record_problems(run, record, content):
+            problems.append(f"run {run.run}: {problem}")
         if run.state == "ok":
             records.append(record)
         else:
             failed.append(record)
-            left_out.append(LeftOut(run.run, run.run_id, _why(run)))
+            left_out.append(LeftOut(run.run, run.run_id, _reason_left_out(run)))
     problems += _image_problems(records)
     return Series(series, tuple(records), tuple(left_out), tuple(problems), tuple(failed))
 
 
 def series_of(store: Store, record: Record) -> SeriesDocument | None:
-    """The series in the store that names the record as one of its runs; None if no series does."""
+    """Return the series in the store that names the record as one of its runs; None if no series does."""
     series_id, dash, number = record.run_id.rpartition("-")
-    if not (dash and number.isascii() and number.isdecimal()):
+    is_run_of_series = dash and number.isascii() and number.isdecimal()
+    if not is_run_of_series:
         return None
     with suppress(FlagbenchError):  # the key may not list, or the series is damaged: the record can still be sound
         series = load_series(store, series_id)
@@ -202,8 +232,7 @@ def series_of(store: Store, record: Record) -> SeriesDocument | None:
     return None
 
 
-def _why(run: SeriesRun) -> str:
-    """Why a run is left out."""
+def _reason_left_out(run: SeriesRun) -> str:
     if run.state == "ok":
         return f"its record {run.record_id} is not in the store"
     if run.state == "not_run":
@@ -218,9 +247,13 @@ def _why(run: SeriesRun) -> str:
     return text
 
 
-def _order_problems(series: SeriesDocument) -> Iterator[str]:
-    """Where runs are missing, or ids and seeds do not follow from the name, which the verifier chose."""
-    if series.series_id not in [series_id_of(series.nonce, side) for side in (None, *SIDES)]:
+def _document_problems(series: SeriesDocument) -> Iterator[str]:
+    """Yield where runs are missing from a series, or its ids and seeds do not follow from its name.
+
+    The person who verifies a series chose its name, so its runs cannot have been picked from a larger number.
+    """
+    possible_ids = [series_id_of(series.nonce, side) for side in (None, *SIDES)]
+    if series.series_id not in possible_ids:
         yield f"its id {series.series_id} does not follow from its name {series.nonce}"
     if [run.run for run in series.runs] != [*range(1, series.requested + 1)]:
         yield f"it lists {len(series.runs)} runs, and {series.requested} were requested, numbered from 1"
@@ -237,7 +270,7 @@ def _order_problems(series: SeriesDocument) -> Iterator[str]:
 
 
 def _record_problems(run: SeriesRun, record: Record, content: bytes) -> Iterator[str]:
-    """Where a record differs from what the series states about it."""
+    """Yield where a record differs from what the series states about it."""
     name = f"record {record.record_id}"
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256 != run.sha256:
@@ -250,12 +283,17 @@ def _record_problems(run: SeriesRun, record: Record, content: bytes) -> Iterator
     for path in in_record:
         if in_record[path] != in_series[path]:
             yield f"{name} has {path} {brief(str(in_record[path]))}, the series says {brief(str(in_series[path]))}"
-    if record.duration is not None and run.seconds is not None and record.duration > run.seconds * (1 + _DRIFT) + 1:
-        yield f"{name} says that the run took {record.duration:.1f} s, the launcher {run.seconds:.1f} s"
+    if record.duration is not None and run.seconds is not None:
+        longest = run.seconds * (1 + _CLOCK_DRIFT) + _ROUNDING_SECONDS
+        if record.duration > longest:
+            yield f"{name} says that the run took {record.duration:.1f} s, the launcher {run.seconds:.1f} s"
 
 
 def _image_problems(records: list[Record]) -> Iterator[str]:
-    """Runs of different images are not one series: a tag may have moved between them."""
+    """Yield a problem if the runs are of different images: they had the same tag, which may have moved between them.
+
+    An image has up to three identifiers in a record. The problem is reported once, by the first that differs.
+    """
     for name in ("context_digest", "id", "digest"):
         images = {getattr(record.system.image, name) for record in records} - {None, ""}
         if len(images) > 1:
@@ -265,6 +303,7 @@ def _image_problems(records: list[Record]) -> Iterator[str]:
 
 
 def _parse_run(content: bytes, name: str) -> SeriesRun:
+    """Return the part of a run, which errors call `name`. Raises SeriesError (DATA) if it is damaged."""
     try:
         return msgspec.json.decode(content, type=SeriesRun)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -279,52 +318,56 @@ def _absent(store: Store, series_id: str) -> StoreError:
     )
 
 
-BEGUN = "begun"
-
-
 class SeriesWriter:
-    """Writes one series to a store while its runs end."""
+    """Writes one series to a store while its runs end: `begin`, then `add` for each run, and `finish`."""
 
     def __init__(self, store: Store, series: SeriesDocument) -> None:
-        """`series`: as it is planned, its runs `missing`."""
+        """Prepare to write a series as it is planned: the state of all its runs is `missing`."""
         self._store = store
         self.series = series
         """The series so far."""
         self.started: set[int] = set()
-        """The numbers of the runs that may have begun their work, however they end."""
+        """The numbers of the runs that may have begun their work, however they end. The caller adds to it."""
 
     def begin(self) -> None:
         """Reserve the series' id, before anything runs.
 
-        Raises StoreError: usage if the store has a series of that id, NOT_STORED if it accepts nothing now.
+        Raises StoreError (USAGE) if the store has a series of that id, and (NOT_STORED) if it accepts nothing now.
         """
         series_id = self.series.series_id
         blobs = self._store.blobs
         begun = series_key(series_id, BEGUN)
         if not blobs.put_if_absent(begun, self.series.to_json()):
             raise _taken(self._store, series_id, "was begun by another process, or was killed")
-        # In this order: the writer of a finished series removes its parts only after it has put the document.
-        with suppress(ListingDenied):  # of a key that may only write; then the last put fails
+        # The document is looked for only now, because the writer of a finished series puts it before it removes the
+        # parts: one of the two is always there.
+        with suppress(ListingDenied):  # a key that may only write does not list; then `finish` finds the document
             if any(blob.key == series_key(series_id) for blob in blobs.list(series_prefix())):
                 blobs.delete(begun)
                 raise _taken(self._store, series_id, "exists already")
 
     def add(self, run: SeriesRun) -> None:
-        """Note that a run has ended. Raises StoreError (NOT_STORED); the run is in the series in any case."""
+        """Write down that a run has ended.
+
+        Raises StoreError (NOT_STORED) if the store does not accept it; the run is in `self.series` in any case.
+        """
         self.series = self.series.with_run(run)
         key = series_key(self.series.series_id, part_name(run.run))
         if not self._store.blobs.put_if_absent(key, msgspec.json.encode(run)):
             raise _taken(self._store, self.series.series_id, "was written by another process, too")
 
     def describe(self, image: Image) -> None:
-        """Name the image that a record was made by, unless another record's is named already."""
+        """Set the image of the series to that of a record; only the first call has an effect."""
         request = self.series.request
         if request.image_digest is None and request.image_id is None:
             request = replace(request, image_digest=image.digest, image_id=image.id)
             self.series = replace(self.series, request=request)
 
     def finish(self, ended_at: str) -> str:
-        """Store the whole series; returns where. Raises StoreError (NOT_STORED); what was noted stays readable."""
+        """Store the whole series and return its location. Runs that were never started become `not_run`.
+
+        Raises StoreError (NOT_STORED) if the store does not accept it; the parts then stay readable.
+        """
         runs = []
         for run in self.series.runs:
             if run.state == "missing" and run.run not in self.started:
@@ -341,22 +384,23 @@ class SeriesWriter:
         return self._store.blobs.location(key)
 
     def abandon(self) -> None:
-        """Remove a series that ran nothing."""
+        """Remove a series of which nothing was run."""
         self._remove_parts()
 
     def _remove_parts(self) -> None:
-        with suppress(StoreError):  # such as that of a key that may only write: they do no harm
+        with suppress(StoreError):  # such as for a key that may only write: parts that are left do no harm
             self._store.blobs.clear(series_prefix(self.series.series_id))
 
 
 def part_name(run: int) -> str:
-    """The name of the object that says how a run ended."""
+    """Return the name of the part that says how a run ended."""
     return f"run-{run}"
 
 
-def _taken(store: Store, series_id: str, how: str) -> StoreError:
+def _taken(store: Store, series_id: str, problem: str) -> StoreError:
+    """Return the error for an id that another series has; `problem` continues a sentence about that series."""
     return StoreError(
-        f"the series {series_id} {how} ({store.blobs.location(series_key(series_id))})",
+        f"the series {series_id} {problem} ({store.blobs.location(series_key(series_id))})",
         remedy="choose another --name: each names one series",
         code=ExitCode.USAGE,
     )

@@ -1,4 +1,9 @@
-"""A store: records kept unchanged, each under its id, in a place for blobs."""
+"""A store of records: puts, finds, lists and removes the results of runs, in a folder or in a bucket.
+
+`open_store` is where commands start. A record is stored once, under a key made of its case, stack, day and id
+(`store_keys`), and never changed. The objects themselves are kept by an adapter of `Blobs`: `FolderBlobs` or
+`BucketBlobs`. A listing takes what it can from a cache (`index`) and opens only records that are not in it.
+"""
 
 from __future__ import annotations
 
@@ -31,29 +36,32 @@ from flagbench_core.s3 import parse_address
 from flagbench_core.store_layout import AddressError, folder_of
 
 STORE_VARIABLE = "FLAGBENCH_STORE"
+"""The environment variable with the address of the store that commands use without --store."""
+_BATCHES_PER_READER = 4
+"""Objects that each reader of a server is given at a time: enough to keep it busy, few enough for the memory."""
 Argument = TypeVar("Argument")
-Content = TypeVar("Content")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """A listed record."""
+    """An entry of a listing: a record, or another file that was found among the records."""
 
     record_id: str
     case: str
     stack: str
     created_at: str
-    """UTC, as in the record; the start of its day if the record is damaged, empty without a day."""
+    """The time in the record, UTC; for a damaged record the start of its day, and empty if its key has no day."""
     location: str
-    """The file, or the object's URL, for a person."""
+    """The path of the file or the URL of the object, as a person reads it."""
     blob: Blob
-    """The object that holds it."""
+    """The object that holds the record."""
     error: str | None = None
-    """Why the record cannot be read: what is damaged, or the problem."""
+    """Why the record cannot be read: what is damaged, or the `problem`. None for a record that was read."""
     unread: bool = False
-    """Whether it may be sound: the store did not give it."""
+    """Whether the record could not be fetched from the store: it may be sound."""
     summary: Summary | None = None
-    """What a listing shows; None for a record that cannot be read."""
+    """What a listing shows of the record; None for a record that cannot be read."""
 
     @property
     def problem(self) -> str | None:
@@ -66,8 +74,9 @@ class Store:
 
     def __init__(self, blobs: Blobs) -> None:
         self.blobs = blobs
+        """The objects of the store, by key."""
         self.bundles = Bundles(blobs)
-        """What the nodes of its runs kept, beside the records."""
+        """The bundles of the store: archives of the files that the nodes of a run kept, next to its record."""
 
     @property
     def url(self) -> str:
@@ -76,30 +85,32 @@ class Store:
 
     @property
     def missing(self) -> bool:
-        """Whether this is a folder that does not exist: the first record stored makes it."""
+        """Whether the store is a folder that does not exist yet; the first `put` makes it."""
         return isinstance(self.blobs, FolderBlobs) and not self.blobs.root.exists()
 
     def put(self, record: bytes, *, stored_keys: builtins.dict[str, set[str]] | None = None) -> StoredRecord:
-        """Store a record byte for byte. Idempotent: the same bytes again change nothing.
+        """Store a record byte for byte. Storing the same bytes again changes nothing.
 
-        `stored_keys`: what `keys` returned, for a caller that stores many records; `put` adds to it.
+        Args:
+            stored_keys: what `keys` returned, for a caller that stores many records. The new key is added to it.
 
-        Raises RecordError if the bytes are not a valid record, StoreError (NOT_STORED) if they could not be kept, and
-        of these IdTaken if other bytes are already kept under the same id.
+        Raises RecordError if the bytes are not a valid record, and StoreError (NOT_STORED) if they could not be
+        stored: its subclass IdTaken if another record has the same id.
         """
         parsed = read_record(record)
-        place = Place(parsed.case, parsed.stack, parsed.created_at[:10], parsed.record_id)
+        place = Place(parsed.case, parsed.stack, parsed.day, parsed.record_id)
         key = place.key
         keys = stored_keys
         if keys is None:
             keys = self.keys()
+        # An object cannot be put over another one, but the same id could be in the folder of another day or case.
         other_keys = keys.get(place.record_id, set()) - {key}
         if other_keys:
             raise self._id_taken(place.record_id, min(other_keys))
         if not self.blobs.put_if_absent(key, record):
             raise self._id_taken(place.record_id, key)
         keys.setdefault(place.record_id, set()).add(key)
-        return self._stored(place, Blob(key), parsed.created_at)
+        return self._stored_record(place, Blob(key), parsed.created_at)
 
     def _id_taken(self, record_id: str, key: str) -> IdTaken:
         return IdTaken(
@@ -108,10 +119,10 @@ class Store:
         )
 
     def keys(self) -> builtins.dict[str, set[str]]:
-        """The keys of each stored id: more than one where its record is stored for another case, stack or day, too.
+        """Return the keys of each stored id: several if records of other cases, stacks or days have the same id.
 
-        Two puts at the very same time may both find none: no single name stands for the id across folders. Empty if
-        the store denies listing. Raises StoreError (NOT_STORED).
+        Two writers that put the same id into different folders at the same time may both succeed, because no single
+        name stands for the id. The result is empty if the store denies listing. Raises StoreError (NOT_STORED).
         """
         keys: dict[str, set[str]] = {}
         try:
@@ -120,14 +131,15 @@ class Store:
         except ListingDenied:
             return {}
         except StoreError as error:
+            # For `put`, the code is NOT_STORED, whatever that of a listing is.
             raise StoreError(error.message, remedy=error.remedy) from error
         return keys
 
     def get(self, record_id: str) -> bytes:
-        """The bytes that were put.
+        """Return the bytes of a stored record.
 
-        Raises StoreError (DATA) if they are absent, have changed, or are another record's: of another id, case,
-        stack or day than those they are stored under.
+        Raises StoreError (DATA) if no record has the id, if the bytes have changed, or if they are another record's:
+        with another id, case, stack or day than those in the key.
         """
         check_record_id(record_id)
         blobs = [blob for place, blob in self._objects() if place.record_id == record_id]
@@ -139,15 +151,18 @@ class Store:
             )
         for blob in blobs[:-1]:
             with suppress(FlagbenchError):  # a copy in the wrong place must not hide the record itself
-                return self._load(blob)
-        return self._load(blobs[-1])
+                return self._get_checked(blob)
+        return self._get_checked(blobs[-1])
 
     def get_at(self, place: Place) -> bytes:
-        """The record at a place, checked as `get` does, without a search for it. Raises StoreError (DATA)."""
-        return self._load(Blob(place.key))
+        """Return the bytes of the record at a place, without a search for its id. Raises StoreError as `get` does."""
+        return self._get_checked(Blob(place.key))
 
     def find(self, part: str) -> builtins.list[str]:
-        """The ids of stored records that begin with `part` or, if it is a short id, end with it: once, in order."""
+        """Return the ids of stored records that begin with `part`, sorted.
+
+        If `part` is a short id (8 hex digits), ids that end with it are found, too.
+        """
         is_short_id = re.fullmatch(SHORT_ID, part) is not None
         record_ids = set()
         for place, blob in self._objects():
@@ -158,13 +173,16 @@ class Store:
         return sorted(record_ids)
 
     def read(self, record: StoredRecord) -> bytes:
-        """The bytes of a listed record, checked as `get` does."""
+        """Return the bytes of a listed record. Raises StoreError as `get` does."""
         if record.problem is not None:
             raise damaged(record.location, f"is not a record: {record.problem}")
-        return self._load(record.blob)
+        return self._get_checked(record.blob)
 
     def read_all(self, records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, bytes | FlagbenchError]]:
-        """Each listed record with its bytes, or the error of reading it; from a server several are read at a time."""
+        """Yield each listed record with its bytes, or with the error of reading it.
+
+        From a server, several are read at a time.
+        """
 
         def read(record: StoredRecord) -> tuple[StoredRecord, bytes | FlagbenchError]:
             try:
@@ -175,32 +193,36 @@ class Store:
         yield from self._map(read, records)
 
     def list(self, case: str | None = None, *stacks: str) -> Iterator[StoredRecord]:
-        """The records of a case and of stacks, or of all, newest first; then other files in the records' folders.
+        """Yield the records of a case and of stacks, the newest first, then other files in the records' folders.
 
-        Opens only records that are not in the index, day by day as the caller iterates. Raises StoreError as
-        `Blobs.list`; a store that does not exist yet has no records.
+        Without arguments, all records are listed. Only records that are not in the index are opened, day by day as
+        the caller iterates. Records that the listing does not find any more are removed from the index.
+
+        Raises StoreError as `Blobs.list`. A store that does not exist yet has no records.
         """
-        objects = [*self._objects(case, *stacks)]
+        objects = list(self._objects(case, *stacks))
         index = Index(self.blobs)
-        if not stacks or (case is not None and len(stacks) == 1):
+        lists_whole_folder = not stacks or (case is not None and len(stacks) == 1)
+        if lists_whole_folder:
             index.drop_missing(prefix(case=case, stack=_only(stacks)), (blob.key for _, blob in objects))
         progress = counted(objects, len(objects), "reading records")
+        newest_day_first = sorted(objects, key=_day, reverse=True)
         try:
-            for _, same_day in groupby(sorted(objects, key=_day, reverse=True), key=_day):
+            for _, same_day in groupby(newest_day_first, key=_day):
                 records = []
-                for record in self._read_records([*same_day], index):
+                for record in self._read_records(same_day, index):
                     next(progress, None)
                     records.append(record)
-                yield from sorted(records, key=lambda record: (record.created_at, record.record_id), reverse=True)
+                yield from sorted(records, key=_time_and_id, reverse=True)
         finally:
-            index.save()
+            index.save()  # also if the caller stops early: what was read need not be read again
 
     def count(self, case: str | None = None, *stacks: str) -> int:
-        """How many records `list` would yield. Opens none."""
+        """Return how many entries `list` would yield. No record is opened."""
         return sum(1 for _ in self._objects(case, *stacks))
 
     def remember(self, records: Iterable[StoredRecord]) -> None:
-        """Save the summaries of listed records, with their verdicts, in the index."""
+        """Save the summaries of listed records in the index, with their verdicts."""
         index = Index(self.blobs)
         for record in records:
             if record.summary is not None:
@@ -212,22 +234,24 @@ class Store:
         self.blobs.delete(record.blob.key)
 
     def health(self) -> Health:
-        """Whether records could be put now; the check leaves nothing behind."""
+        """Return whether records could be put now. The check leaves nothing behind."""
         return self.blobs.health()
 
     def check_keeps(self) -> None:
-        """Check before a run that a bucket keeps what is put there: `health` writes nothing to a bucket.
+        """Check before a run that a bucket keeps what is put there; a folder is not checked.
 
-        Raises StoreError: (usage), (network).
+        Unlike `health`, it puts an object, a small one that stays there.
+
+        Raises StoreError (usage) if it does not, and StoreError (network) if it cannot be reached.
         """
         if isinstance(self.blobs, BucketBlobs):
             with request_errors():
                 self.blobs.bucket.check_keeps()
 
     def _objects(self, case: str | None = None, *stacks: str) -> Iterator[tuple[Place, Blob]]:
-        """Everything in the folders of the records of a case and of stacks, unopened.
+        """Yield everything in the folders of the records of a case and of stacks, without opening it.
 
-        What cannot be a record has a `problem`; sound objects outside the layout are left out.
+        What cannot be a record has a `problem`. Sound objects outside the layout, such as the index, are left out.
         """
         for blob in self.blobs.list(prefix(case=case, stack=_only(stacks))):
             place = parse_key(blob.key)
@@ -235,11 +259,13 @@ class Store:
                 continue
             if place is None:
                 place = _partial_place(blob.key)
-            if case in (None, place.case) and (not stacks or place.stack in stacks):
+            of_case = case is None or place.case == case
+            of_stack = not stacks or place.stack in stacks
+            if of_case and of_stack:
                 yield place, replace(blob, problem=blob.problem or place.problem)
 
-    def _read_records(self, objects: builtins.list[tuple[Place, Blob]], index: Index) -> Iterator[StoredRecord]:
-        """The objects as listed records. Those not in the index are read, several at a time from a server."""
+    def _read_records(self, objects: Iterable[tuple[Place, Blob]], index: Index) -> Iterator[StoredRecord]:
+        """Yield the objects as listed records. Those not in the index are read, several at a time from a server."""
 
         def read(listed: tuple[Place, Blob]) -> StoredRecord:
             place, blob = listed
@@ -247,19 +273,25 @@ class Store:
 
         return self._map(read, objects)
 
-    def _map(self, read: Callable[[Argument], Content], arguments: Iterable[Argument]) -> Iterator[Content]:
-        """`read` of each argument, in order; on a server several at a time, with few of them in memory."""
+    def _map(self, read: Callable[[Argument], Result], arguments: Iterable[Argument]) -> Iterator[Result]:
+        """Yield the result of `read` for each argument, in order.
+
+        From a server, several are read at a time, and few of them are in memory.
+        """
         readers = self.blobs.readers
         if readers < 2:
             yield from map(read, arguments)
             return
         remaining = iter(arguments)
         with ThreadPoolExecutor(readers) as pool:
-            while batch := [*islice(remaining, 4 * readers)]:
+            while batch := list(islice(remaining, _BATCHES_PER_READER * readers)):
                 yield from pool.map(read, batch)
 
     def _read_record(self, place: Place, blob: Blob, index: Index) -> StoredRecord:
-        """An object as a listed record; it is opened if the index has no summary of its content."""
+        """Return an object as a listed record.
+
+        If the index has no summary of the object, it is opened, and its summary is put into the index.
+        """
         created_at = ""
         if place.day:
             created_at = f"{place.day}T00:00:00Z"
@@ -268,23 +300,27 @@ class Store:
         if listed_before is not None:
             created_at = listed_before.created_at
         if blob.problem is not None:
-            return replace(self._stored(place, blob, created_at), error=blob.problem)
+            return replace(self._stored_record(place, blob, created_at), error=blob.problem)
         summary = index.get(blob.key, blob.stamp)
         if summary is None:
             try:
-                summary = summary_of(read_record(self._load(blob)))
+                content = self._get_checked(blob)
+                summary = summary_of(read_record(content))
             except FlagbenchError as error:
                 unread = isinstance(error, Unread)
-                return replace(self._stored(place, blob, created_at), error=error.message, unread=unread)
+                return replace(self._stored_record(place, blob, created_at), error=error.message, unread=unread)
             index.put(blob.key, blob.stamp, summary)
-        return replace(self._stored(place, blob, summary.created_at), summary=summary)
+        return replace(self._stored_record(place, blob, summary.created_at), summary=summary)
 
-    def _stored(self, place: Place, blob: Blob, created_at: str) -> StoredRecord:
+    def _stored_record(self, place: Place, blob: Blob, created_at: str) -> StoredRecord:
         location = self.blobs.location(blob.key)
         return StoredRecord(place.record_id, place.case, place.stack, created_at, location, blob)
 
-    def _load(self, blob: Blob) -> bytes:
-        """The bytes of a record, checked against its key."""
+    def _get_checked(self, blob: Blob) -> bytes:
+        """Return the bytes of a record after checking that it is the one that its key names.
+
+        Raises StoreError (DATA), or RecordError if it is not a record.
+        """
         location = self.blobs.location(blob.key)
         content = self.blobs.get(blob.key, MAX_RECORD_BYTES)
         raw = parse(content, f"the stored record {location}")
@@ -299,31 +335,37 @@ class Store:
         }
         for name, expected in vars(place).items():
             if in_content[name] != expected:
-                what = f"is not the record named by its path: its {name} is {brief(in_content[name])}"
-                raise damaged(location, what)
+                problem = f"is not the record named by its path: its {name} is {brief(in_content[name])}"
+                raise damaged(location, problem)
         return content
 
 
 def _only(names: tuple[str, ...]) -> str | None:
-    """The name, if there is only one."""
+    """Return the only name; None if there are several or none."""
     if len(names) != 1:
         return None
     return names[0]
 
 
 def _day(listed: tuple[Place, Blob]) -> str:
-    """Sort key: records by day; what has no valid day comes last."""
+    """Return the day of an object as a sort key; it is empty, and so the oldest, for one without a valid day."""
     place, blob = listed
     if blob.problem is not None and place.problem is not None:
         return ""
     return place.day
 
 
+def _time_and_id(record: StoredRecord) -> tuple[str, str]:
+    """Return the sort key of the records of a day."""
+    return record.created_at, record.record_id
+
+
 def _partial_place(key: str) -> Place:
-    """The case and the stack in the path of something that is not a record, such as an unreadable folder."""
-    case = stack = "-"
+    """Return the case and the stack in the path of something that is not a record, such as an unreadable folder."""
+    case = "-"
+    stack = "-"
     parts = key.split("/")
-    for part in reversed(parts):  # the first one counts
+    for part in reversed(parts):  # of several folders with the same beginning, the uppermost counts
         if part.startswith("case="):
             case = part.removeprefix("case=")
         elif part.startswith("stack="):
@@ -332,9 +374,12 @@ def _partial_place(key: str) -> Place:
 
 
 def open_store(url: str | None = None) -> Store:
-    """The store at `url`, else at FLAGBENCH_STORE, else in the user's data folder. Creates nothing.
+    """Return the store at `url`, else at FLAGBENCH_STORE, else in the user's data folder. Nothing is created.
 
-    `url` is a plain path, `file:///path` or `s3://bucket/prefix`. Raises StoreError (usage) for any other address.
+    Args:
+        url: a plain path, `file:///path` or `s3://bucket/prefix`.
+
+    Raises StoreError (usage) for any other address.
     """
     address = url or os.environ.get(STORE_VARIABLE) or str(data_folder() / "store")
     if address.lower().startswith("s3:"):
@@ -348,5 +393,5 @@ def open_store(url: str | None = None) -> Store:
         raise _unusable(address, "the current folder no longer exists", "change to another folder") from error
 
 
-def _unusable(address: str, why: str, remedy: str) -> StoreError:
-    return StoreError(f"the store {redact(address)} cannot be used: {why}", remedy=remedy, code=ExitCode.USAGE)
+def _unusable(address: str, reason: str, remedy: str) -> StoreError:
+    return StoreError(f"the store {redact(address)} cannot be used: {reason}", remedy=remedy, code=ExitCode.USAGE)
