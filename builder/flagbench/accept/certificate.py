@@ -26,6 +26,7 @@ from flagbench.manifests.model import Catalog
 from flagbench.records.bundle_archive import BundleError
 from flagbench.records.bundle_documents import (
     differences,
+    differing_paths,
     environment,
     packages,
     read_document,
@@ -33,7 +34,6 @@ from flagbench.records.bundle_documents import (
     record_path,
     this_flagbench,
     to_json,
-    unlike,
 )
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
@@ -229,7 +229,7 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
     same_version = certificate["flagbench"] == this_flagbench()
     other_limits = _differing_limits(document, catalog)
     if same_version:
-        differing = unlike(certificate_rounded, again_rounded)
+        differing = differing_paths(certificate_rounded, again_rounded)
         problems += differing_pages
         if other_limits:
             problems.append(f"its limits are not those of this flagbench: {other_limits}")

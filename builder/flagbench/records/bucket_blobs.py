@@ -1,4 +1,7 @@
-"""A store's objects in a bucket of an S3 server; the work is done by `flagbench_core.s3`."""
+"""Keeps the objects of a store in a bucket of an S3 server.
+
+The requests are made by `flagbench_core.s3`, which images use, too. Here its errors become those of a store.
+"""
 
 from __future__ import annotations
 
@@ -17,46 +20,47 @@ from flagbench_core.s3.client import CONNECTIONS
 class BucketBlobs:
     """Objects below a prefix of a bucket; the server is AWS_ENDPOINT_URL, else Amazon's."""
 
+    readers = CONNECTIONS
+    """Objects that are worth reading at a time: one for each connection."""
+
     def __init__(self, address: Address) -> None:
         self.bucket = Bucket(address)
 
-    readers = CONNECTIONS
-    """Objects that are worth reading at a time."""
-
     @property
     def url(self) -> str:
-        """s3://bucket/prefix."""
+        """The address of the store, such as s3://bucket/prefix."""
         return self.bucket.url
 
     def location(self, key: str) -> str:
-        """The object's URL."""
+        """Return the object's URL."""
         return self.bucket.location(key)
 
     @cached_property
     def profile(self) -> Profile:
-        """The kind of server this is."""
+        """What this kind of server promises. The first use may ask the server."""
         with store_errors():
             return self.bucket.profile
 
     @property
     def one_winner(self) -> bool:
-        """As the kind of server promises."""
+        """Whether this kind of server promises that one of several simultaneous puts of a key wins."""
         return self.profile.one_winner
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        """Keep an object; see Blobs.put_if_absent."""
+        """Store an object; see Blobs.put_if_absent."""
         with store_errors():
             return self.bucket.put_if_absent(key, content)
 
     def get(self, key: str, limit: int) -> bytes:
-        """The bytes of an object, checked; see Blobs.get."""
+        """Return the bytes of an object, checked; see Blobs.get."""
         try:
             return self.bucket.get(key, limit)
         except S3Error as error:
             if error.missing:
                 raise damaged(self.location(key), "does not exist") from error
             if error.damaged:
-                raise damaged(self.location(key), error.message.partition(" ")[2]) from error
+                _, _, problem = error.message.partition(" ")  # the message begins with the object's URL
+                raise damaged(self.location(key), problem) from error
             raise Unread(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
 
     def put_file(self, key: str, path: Path, sha256: str) -> bool:
@@ -83,10 +87,14 @@ class BucketBlobs:
             ) from error
 
     def list(self, prefix: str) -> Iterator[Blob]:
-        """The objects whose key begins so; see Blobs.list. Raises ListingDenied if the key may not list."""
+        """Yield the objects whose key begins with `prefix`; see Blobs.list.
+
+        Raises ListingDenied if the user's access key may not list.
+        """
         try:
             for listed in self.bucket.list(prefix):
-                yield Blob(listed.key, listed.size, f"{listed.size}-{listed.etag}")
+                stamp = f"{listed.size}-{listed.etag}"
+                yield Blob(listed.key, listed.size, stamp)
         except S3Error as error:
             code = _code_without_measurement(error)
             if error.denied:
@@ -100,30 +108,34 @@ class BucketBlobs:
 
     def clear(self, prefix: str) -> None:
         """Delete all objects below a prefix."""
-        for blob in [*self.list(prefix)]:
+        blobs = list(
+            self.list(prefix)
+        )  # all of them first: a listing may skip objects if others are deleted meanwhile
+        for blob in blobs:
             self.delete(blob.key)
 
     def read_index(self) -> bytes:
-        """The cached listing, the only object that is ever overwritten; see Blobs.read_index."""
+        """Return the cached listing; see Blobs.read_index."""
         try:
-            return self.bucket.read(INDEX, INDEX_BYTES)[0]
+            content, _ = self.bucket.read(INDEX, INDEX_BYTES)
         except S3Error:
             return b""
+        return content
 
     def write_index(self, content: bytes) -> None:
-        """Keep the cached listing; a failure is ignored, such as that of a key that may only read."""
-        with suppress(S3Error):
+        """Replace the cached listing, the only object that is ever overwritten; see Blobs.write_index."""
+        with suppress(S3Error):  # such as that of a key that may only read
             self.bucket.put(INDEX, content)
 
     def health(self) -> Health:
-        """Whether objects could be put now, as far as can be told without writing."""
-        where = self.url
+        """Return whether objects could be put now, as far as the server says that without a write."""
+        location = self.url
         try:
-            where = f"{self.url} at {self.bucket.endpoint}"
+            location = f"{self.url} at {self.bucket.endpoint}"
             keeps_versions = self.bucket.keeps_versions
-            next(self.list("results/"), None)
+            next(self.list("results/"), None)  # for its errors
         except ListingDenied:
-            return Health(True, f"{where}: this key may not list; whether it may write is not known")
+            return Health(True, f"{location}: this key may not list; whether it may write is not known")
         except S3Error as error:
             return Health(False, error.message, error.remedy, code=_code_without_measurement(error))
         except StoreError as error:
@@ -131,29 +143,29 @@ class BucketBlobs:
         if keeps_versions:
             unsafe = self.bucket.unsafe("a record")
             return Health(False, unsafe.message, unsafe.remedy)
-        promise = ""
+        caveat = ""
         if not self.profile.one_winner:
-            promise = "; two writers of one key at the same time may overwrite each other"
+            caveat = "; two writers of one key at the same time may overwrite each other"
         elif not self.profile.known:
-            promise = (
-                "; whether it keeps what a store needs is not known before `flagbench store doctor` has tried it"
-            )
-        return Health(True, f"{where} ({self.profile.title}){promise}")
+            caveat = "; whether it keeps what a store needs is not known before `flagbench store doctor` has tried it"
+        return Health(True, f"{location} ({self.profile.title}){caveat}")
 
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Turns an S3Error into a StoreError: not stored (14), or usage (2) if the settings are at fault."""
+    """Turn an S3Error into a StoreError: USAGE if the user's settings are wrong, else NOT_STORED."""
     try:
         yield
     except S3Error as error:
-        code = ExitCode.USAGE if error.usage else ExitCode.NOT_STORED
+        code = ExitCode.NOT_STORED
+        if error.usage:
+            code = ExitCode.USAGE
         raise StoreError(error.message, remedy=error.remedy, code=code) from error
 
 
 @contextmanager
 def request_errors() -> Iterator[None]:
-    """Turns an S3Error into a StoreError when no measurement is to be stored: network (15), else usage (2)."""
+    """Turn an S3Error into a StoreError where no measurement could be lost: ENGINE for the network, else USAGE."""
     try:
         yield
     except S3Error as error:
@@ -161,5 +173,7 @@ def request_errors() -> Iterator[None]:
 
 
 def _code_without_measurement(error: S3Error) -> ExitCode:
-    """The exit code when no measurement is to be stored."""
-    return ExitCode.ENGINE if error.network else ExitCode.USAGE
+    """Return the exit code for a request by which nothing was to be stored."""
+    if error.network:
+        return ExitCode.ENGINE
+    return ExitCode.USAGE

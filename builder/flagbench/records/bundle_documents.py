@@ -1,7 +1,7 @@
-"""The documents of a bundle that a person passes on: records, and JSON documents about them; written whole or not at
-all, and read without trust.
+"""Writes and reads bundles that a person passes on: archives of records, and of JSON documents about them.
 
-The contents of the documents are defined by `reproduce` and `accept`.
+`flagbench reproduce` and `accept` write one and define its documents; `flagbench bundle` reads it without trust.
+`bundle_archive` packs and unpacks the files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,7 +32,10 @@ from flagbench_core.redaction import redact
 from flagbench_core.s3 import sha256_of
 from flagbench_core.scratch import scratch
 
-ENVIRONMENT, PACKAGES = "environment.json", "packages.json"
+ENVIRONMENT = "environment.json"
+"""The document of the host that launched the runs."""
+PACKAGES = "packages.json"
+"""The document of the packages that are installed on that host."""
 RECORDS = "records"
 """The folder of the records."""
 DOCUMENT_BYTES = 16 * 2**20
@@ -40,17 +43,21 @@ DOCUMENT_BYTES = 16 * 2**20
 
 
 def this_flagbench() -> dict[str, Any]:
-    """The version and commit of flagbench that writes a bundle."""
+    """Return the version and commit of the flagbench that writes a bundle, as the documents have them."""
     return {"version": __version__, "commit": commit()}
 
 
 def to_json(document: Mapping[str, Any]) -> bytes:
-    """The bytes of a document's file."""
-    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+    """Return the bytes of a document's file."""
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "replace") + b"\n"
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The host that launched the runs, and those of its variables that a measurement may depend on."""
+    """Return the document of the host that launched the runs: its system, and its environment variables.
+
+    Of `variables`, those that a measurement may depend on are in it, with secrets redacted.
+    """
     secrets = secret_values(variables)
     system = os.uname()
     return {
@@ -66,7 +73,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def packages() -> dict[str, Any]:
-    """The distributions that are installed in this Python, by name: what a run without a container consists of."""
+    """Return the document of the packages that are installed in this Python, which a run without a container uses."""
     versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
@@ -77,26 +84,26 @@ def packages() -> dict[str, Any]:
 
 
 def record_path(record_id: str) -> str:
-    """The path of a record in a bundle."""
+    """Return the path of a record in a bundle."""
     return f"{RECORDS}/{record_id}.json"
 
 
 def write_bundle(target: Path, files: Mapping[str, bytes | Path]) -> str:
-    """Write a bundle to a new file, whole or not at all; returns its sha256.
+    """Write a bundle to a new file and return its sha256. The file appears only when it is complete.
 
     Args:
         files: contents, or files to copy, by their paths in the bundle.
 
-    Raises FlagbenchError (not stored) if it could not be written.
+    Raises FlagbenchError (NOT_STORED) if it could not be written, or the file exists.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with scratch(str(target.parent), ".bundle-") as folder:
-            part = Path(folder) / "bundle.tar.gz"
-            pack(files, part)
+            unfinished = Path(folder) / "bundle.tar.gz"
+            pack(files, unfinished)
             if os.path.lexists(target):
                 raise FileExistsError(errno.EEXIST, "it exists already")
-            part.rename(target)
+            unfinished.rename(target)
         return sha256_of(target)
     except OSError as error:
         raise FlagbenchError(
@@ -108,9 +115,10 @@ def write_bundle(target: Path, files: Mapping[str, bytes | Path]) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Mapping[str, Path]]:
-    """The files of a bundle by their paths in it, each checked.
+    """Unpack a bundle for as long as its files are used, and give the files by their paths in it, each checked.
 
-    Raises FlagbenchError (data) for anything that is not a whole bundle, or cannot be read or unpacked.
+    Raises FlagbenchError (DATA) for anything that is not a complete bundle, or cannot be read or unpacked. A
+    BundleError that the caller raises about a document becomes such an error, too.
     """
     try:
         with unpacked(path) as files:
@@ -122,23 +130,24 @@ def opened(path: Path) -> Iterator[Mapping[str, Path]]:
             code=ExitCode.DATA,
         ) from error
     except (OSError, ValueError) as error:
-        why = str(error)
+        cause = str(error)
         if isinstance(error, OSError):
-            why = reason(error)
+            cause = reason(error)
         remedy = "name a file that `flagbench reproduce` or `accept` wrote"
         if not isinstance(error, FileNotFoundError):
             remedy += "; TMPDIR needs room for what is in it"
         raise FlagbenchError(
-            f"the bundle {brief(str(path))} cannot be read: {why}", remedy=remedy, code=ExitCode.DATA
+            f"the bundle {brief(str(path))} cannot be read: {cause}", remedy=remedy, code=ExitCode.DATA
         ) from error
 
 
 def read_document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
-    """A JSON document of a bundle. Raises BundleError if it is missing or not a JSON object."""
+    """Return a JSON document of a bundle. Raises BundleError if it is missing or not a JSON object."""
     if name not in files:
         raise BundleError(f"it has no {name}")
+    content = read_part(files[name], DOCUMENT_BYTES, name)
     try:
-        document = msgspec.json.decode(read_part(files[name], DOCUMENT_BYTES, name))
+        document = msgspec.json.decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BundleError(f"its {name} cannot be read: {brief(str(error))}") from error
     if not isinstance(document, dict):
@@ -147,12 +156,13 @@ def read_document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
 
 
 def read_records(files: Mapping[str, Path]) -> dict[str, Record]:
-    """The records of a bundle by their ids. Raises BundleError or FlagbenchError if one cannot be read."""
+    """Return the records of a bundle by their ids. Raises BundleError or FlagbenchError if one cannot be read."""
     records = {}
     for name in files:
         if not name.startswith(f"{RECORDS}/"):
             continue
-        record = read_record(read_part(files[name], MAX_RECORD_BYTES, name), name)
+        content = read_part(files[name], MAX_RECORD_BYTES, name)
+        record = read_record(content, name)
         if record_path(record.record_id) != name:
             raise BundleError(f"its {name} is the record {record.record_id}")
         records[record.record_id] = record
@@ -160,25 +170,38 @@ def read_records(files: Mapping[str, Path]) -> dict[str, Record]:
 
 
 def read_part(path: Path, limit: int, name: str) -> bytes:
-    """The bytes of a file of a bundle, at most `limit`. Raises BundleError if there are more."""
+    """Return the bytes of a file of a bundle, at most `limit`. Raises BundleError if there are more."""
     if path.stat().st_size > limit:
         raise BundleError(f"its {name} is larger than {limit:,} bytes")
     return path.read_bytes()
 
 
-def unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """The paths of the fields in which two JSON objects differ, sorted."""
-    return sorted({path for path, _, _ in differences(first, second)})
+class Difference(NamedTuple):
+    """A field in which two JSON documents differ."""
+
+    path: str
+    """The names of the field and the objects around it, such as `config.layers[2].size`."""
+    first: Any
+    """The value in the first document; None if it is missing."""
+    second: Any
+    """The value in the second document; None if it is missing."""
 
 
-def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The path and both values of each field in which two JSON documents differ; None for a missing value."""
+def differing_paths(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return the paths of the fields in which two JSON objects differ, sorted."""
+    return sorted({difference.path for difference in differences(first, second)})
+
+
+def differences(first: Any, second: Any, path: str = "") -> Iterator[Difference]:
+    """Yield each field in which two JSON documents differ; `path` is that of the documents in larger ones."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        prefix = f"{path}." if path else ""
+        prefix = ""
+        if path:
+            prefix = f"{path}."
         for name in dict.fromkeys((*first, *second)):
             yield from differences(first.get(name), second.get(name), f"{prefix}{name}")
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        for number, (left, right) in enumerate(zip(first, second, strict=True)):
-            yield from differences(left, right, f"{path}[{number}]")
+        for index, (item_of_first, item_of_second) in enumerate(zip(first, second, strict=True)):
+            yield from differences(item_of_first, item_of_second, f"{path}[{index}]")
     elif first != second:
-        yield path, first, second
+        yield Difference(path, first, second)

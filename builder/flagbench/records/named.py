@@ -1,4 +1,8 @@
-"""What an argument names: a record or a series, by its file, `-`, its id or its beginning, `last` or `last~N`."""
+"""Finds the records and series that the arguments of a command name.
+
+A record or a series is named by its file, by `-` (standard input), by its id in a store or the beginning of the id,
+or by `last` or `last~N`, which mean the newest record and the Nth one before it.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +33,26 @@ STORED_HELP = (
 )
 RECORD_HELP = f"A file, - for standard input, or a stored record: {STORED_HELP[0].lower()}{STORED_HELP[1:]}"
 
+SERIES_HELP = "Or a series: its id or the beginning of it, its file, or last where the newest record is of it."
+
 _LAST = re.compile(r"last(~([0-9]{0,6}))?")
-_PREFIX = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,159}")
-_CANDIDATES = 10
-"""How many ids an error lists if the beginning of an id matches several."""
+"""Matches `last` and `last~N`: group 1 is `~N`, group 2 the digits."""
+_BEGINNING_OF_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,159}")
+"""Matches the id of a record, and every beginning of one."""
+_SERIES_ID = re.compile("[0-9A-Za-z][0-9A-Za-z_-]*")
+_MOST_CANDIDATES = 10
+"""Most ids that an error lists if the beginning of an id matches several."""
+_REMEDY_NO_RECORD = "run a case first (`flagbench run distilbert:cpu --preset tiny`)"
 
 
 def load_records(names: Sequence[str], store_url: str | None) -> list[Record]:
-    """The records named by `-`, `last`, `last~N`, a file, an id in the store, or the beginning of one.
+    """Return the records that names of any kind mean, in their order.
 
-    A name that exists as a path, has a slash or ends in .json is a path. Raises FlagbenchError if a record
-    does not exist or is not valid, and (usage) if the beginning of an id fits several or `-` is named twice.
+    A name that exists as a path, has a slash or ends in .json is a path. Raises FlagbenchError if a record does not
+    exist or is not valid, and (usage) if the beginning of an id matches several or `-` is named twice.
     """
     require_one_stdin(names)
-    return [_load(name, store_url) for name in names]
+    return [_load_record(name, store_url) for name in names]
 
 
 def require_one_stdin(names: Sequence[str]) -> None:
@@ -53,67 +63,70 @@ def require_one_stdin(names: Sequence[str]) -> None:
         )
 
 
-def _load(name: str, store_url: str | None) -> Record:
+def _load_record(name: str, store_url: str | None) -> Record:
     if is_path(name):
         return read_record(_file_of(name))
-    return read_record(stored_record(name, open_store(store_url)))
+    store = open_store(store_url)
+    return read_record(stored_record(name, store))
 
 
 def _file_of(name: str) -> Path | None:
-    """The file that a name means; None for standard input."""
+    """Return the file that a path names; None for standard input (`-`)."""
     if name == "-":
         return None
     return Path(name)
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is that of a file or `-`, and not of a stored record."""
+    """Return whether a name means a file or standard input, and not a stored record."""
     if _LAST.fullmatch(name):
         return False
     return name == "-" or "/" in name or name.endswith(".json") or os.path.lexists(name)
 
 
 def stored_record(name: str, store: Store) -> bytes:
-    """The bytes of a stored record by `last`, `last~N`, its id or the beginning of its id.
+    """Return the bytes of a stored record by `last`, `last~N`, its id or the beginning of its id.
 
-    Raises StoreError: usage for what is not an id or the beginning of several, data for what is missing or
-    is damaged.
+    Raises StoreError (usage) if the name is not an id or the beginning of several, and StoreError (data) if the
+    record does not exist or is damaged.
     """
     last = _LAST.fullmatch(name)
     if last is not None:
-        return store.read(_newest(store, last))
-    return store.get(_stored_id(name, store))
+        return store.read(_find_newest(store, last))
+    return store.get(_find_id(name, store))
 
 
 def listed_records(names: Iterable[str], store: Store) -> list[StoredRecord]:
-    """The listed records of those names, damaged ones too. Raises StoreError as `stored_record` does.
+    """Return the listed records of those names, also damaged ones. Raises StoreError as `stored_record` does.
 
-    An id has more than one entry if copies were put into other folders.
+    An id has more than one entry if copies of its record were put into other folders.
     """
-    by_location: dict[str, StoredRecord] = {}
+    by_location: dict[str, StoredRecord] = {}  # a record that is named twice is listed once
     for name in names:
-        for record in _records_of(name, store):
+        for record in _listed_records_of(name, store):
             by_location[record.location] = record
     return list(by_location.values())
 
 
-def _records_of(name: str, store: Store) -> list[StoredRecord]:
+def _listed_records_of(name: str, store: Store) -> list[StoredRecord]:
     last = _LAST.fullmatch(name)
     if last is not None:
-        return [_newest(store, last)]
-    record_id = _stored_id(name, store)
+        return [_find_newest(store, last)]
+    record_id = _find_id(name, store)
     records = [record for record in store.list() if record.record_id == record_id]
     if not records:
         store.get(record_id)  # raises the error for an id that does not exist
     return records
 
 
-def _stored_id(name: str, store: Store) -> str:
-    """The id that equals `name`, begins with it, or ends with it as a short id.
+def _find_id(name: str, store: Store) -> str:
+    """Return the stored id that equals `name`, begins with it, or ends with it as a short id.
 
-    Raises StoreError: usage for what is not an id or fits several, data for a beginning that fits none.
+    A name that has the form of a whole id is returned even if no record has it: `Store.get` then reports that.
+
+    Raises StoreError (usage) if the name is not an id or matches several, and StoreError (data) if it matches none.
     """
-    if not _PREFIX.fullmatch(name):
+    if not _BEGINNING_OF_ID.fullmatch(name):
         return check_record_id(name)
     record_ids = store.find(name)
     if name in record_ids:
@@ -124,9 +137,9 @@ def _stored_id(name: str, store: Store) -> str:
         raise _no_record(name, store)
     if len(record_ids) == 1:
         return record_ids[0]
-    candidates = "".join(f"\n  {record_id}" for record_id in record_ids[:_CANDIDATES])
-    if len(record_ids) > _CANDIDATES:
-        candidates += f"\n  and {len(record_ids) - _CANDIDATES} more"
+    candidates = "".join(f"\n  {record_id}" for record_id in record_ids[:_MOST_CANDIDATES])
+    if len(record_ids) > _MOST_CANDIDATES:
+        candidates += f"\n  and {len(record_ids) - _MOST_CANDIDATES} more"
     raise StoreError(
         f"'{name}' fits {len(record_ids)} ids:{candidates}",
         remedy="give more of the id",
@@ -135,7 +148,7 @@ def _stored_id(name: str, store: Store) -> str:
 
 
 def _no_record(name: str, store: Store) -> StoreError:
-    """The error for the beginning of an id that no record has. Raises StoreError if the store does not exist."""
+    """Return the error for a name that matches no record. Raises StoreError (data) if the store does not exist."""
     series_id = named_series(name, store)
     if series_id is not None:
         return StoreError(
@@ -144,10 +157,10 @@ def _no_record(name: str, store: Store) -> StoreError:
             code=ExitCode.USAGE,
         )
     _check_exists(store)
+    similar_names = hint(name, ["last", *store.find("")])
     return StoreError(
         f"no record in {store.url} has an id that begins with '{name}'",
-        remedy=hint(name, ["last", *store.find("")])
-        + "`flagbench results ls` shows the stored records; --store names another store",
+        remedy=f"{similar_names}`flagbench results ls` shows the stored records; --store names another store",
         code=ExitCode.DATA,
     )
 
@@ -155,18 +168,19 @@ def _no_record(name: str, store: Store) -> StoreError:
 def _check_exists(store: Store) -> None:
     """Raise StoreError (data) for a store that does not exist."""
     if store.missing:
-        remedy = "run a case first (`flagbench run distilbert:cpu --preset tiny`), or correct --store"
+        remedy = f"{_REMEDY_NO_RECORD}, or correct --store"
         raise StoreError(f"the store {store.url} does not exist", remedy=remedy, code=ExitCode.DATA)
 
 
-def _newest(store: Store, last: re.Match[str]) -> StoredRecord:
-    """The record that a match of _LAST means.
+def _find_newest(store: Store, last: re.Match[str]) -> StoredRecord:
+    """Return the record that a match of _LAST means.
 
-    Files that the store did not write are skipped with a note on stderr; runs that got the wrong hardware, silently.
+    Files that the store did not write are skipped with a note on stderr. Runs that got the wrong hardware are skipped
+    without one: they measured nothing.
     """
-    back = 0  # `last`
+    wanted = 0  # `last`: no record is newer
     if last[1] is not None:
-        back = int(last[2] or 1)  # `last~2`, or `last~`, which means `last~1`
+        wanted = int(last[2] or 1)  # `last~2`, or `last~`, which means `last~1`
     newer = 0
     for record in store.list():
         if record.problem is not None:
@@ -174,14 +188,14 @@ def _newest(store: Store, last: re.Match[str]) -> StoredRecord:
             continue
         if record.summary is not None and record.summary.exit_code == ExitCode.WRONG_HARDWARE:
             continue
-        if newer == back:
+        if newer == wanted:
             return record
         newer += 1
     if not newer:
         _check_exists(store)
         raise StoreError(
             f"the store {store.url} holds no record",
-            remedy="run a case first (`flagbench run distilbert:cpu --preset tiny`), or name the file of a record",
+            remedy=f"{_REMEDY_NO_RECORD}, or name the file of a record",
             code=ExitCode.DATA,
         )
     remedy = "name it last"
@@ -195,14 +209,10 @@ def note(location: str, problem: str) -> None:
     print(visible(f"note: {location}: {problem}"), file=sys.stderr)
 
 
-SERIES_HELP = "Or a series: its id or the beginning of it, its file, or last where the newest record is of it."
-_SERIES_ID = re.compile("[0-9A-Za-z][0-9A-Za-z_-]*")
-
-
 def load_runs(names: Sequence[str], store_url: str | None) -> Runs:
-    """The records and series named by `-`, `last`, a file, an id in the store, or the beginning of one.
+    """Return the records and series that names of any kind mean.
 
-    `last` is the newest record; if that is a run of a series, the whole series. Raises FlagbenchError as
+    `last` means the newest record or, if that is a run of a series, the whole series. Raises FlagbenchError as
     `load_records` does.
     """
     require_one_stdin(names)
@@ -218,11 +228,13 @@ def load_runs(names: Sequence[str], store_url: str | None) -> Runs:
 
 
 def _load_run(name: str, store_url: str | None) -> Record | Series:
+    """Return the record or the series that a name means; the records of a series are read from the store."""
     if is_path(name):
         content, title = read_content(_file_of(name))
-        if is_series(content):
-            return check_series(open_store(store_url), parse_series(content, title))
-        return read_record(content, title)
+        if not is_series(content):
+            return read_record(content, title)
+        store = open_store(store_url)
+        return check_series(store, parse_series(content, title))
     store = open_store(store_url)
     if name == "last":
         record = read_record(stored_record(name, store))
@@ -237,9 +249,11 @@ def _load_run(name: str, store_url: str | None) -> Record | Series:
 
 
 def named_series(name: str, store: Store) -> str | None:
-    """The id of the series whose id is `name` or, if no record's id does, begins with it; None if there is none.
+    """Return the id of the series that `name` is the id of, or the beginning of the id; None if no series matches.
 
-    Raises FlagbenchError (usage) for the beginning of several.
+    The beginning of a record's id means the record: for it, the result is None, too.
+
+    Raises FlagbenchError (usage) for the beginning of several ids.
     """
     if name == "last" or not _SERIES_ID.fullmatch(name):
         return None
@@ -251,14 +265,14 @@ def named_series(name: str, store: Store) -> str | None:
         return None
     if len(matching) > 1:
         raise FlagbenchError(
-            f"'{brief(name)}' is the beginning of {len(matching)} series: {', '.join(matching[:10])}",
+            f"'{brief(name)}' is the beginning of {len(matching)} series: {', '.join(matching[:_MOST_CANDIDATES])}",
             remedy="give more of the id",
         )
     return matching[0]
 
 
 def _listed_series(store: Store) -> list[str]:
-    """The ids of the store's series; none if the store's key may not list."""
-    with suppress(StoreError):
+    """Return the ids of the store's series; it is empty if the store cannot be listed."""
+    with suppress(StoreError):  # such as with a key that may only read objects: a record can still be found by its id
         return series_ids(store)
     return []

@@ -1,6 +1,8 @@
-"""A series: the runs that were requested together, in order, as one document, `series/v1`.
+"""A series as typed data, `series/v1`: a document of the runs that were requested together, in their order.
 
-The ids and seeds of its runs are computed from its name, so that they can be checked.
+`flagbench run --repeat` plans one; `series` writes it to a store and reads it. The ids and seeds of its runs are
+computed from its name, so that they can be checked. The JSON Schema is generated from this file: the docstrings of
+SeriesDocument and its parts are its descriptions.
 """
 
 from __future__ import annotations
@@ -21,20 +23,23 @@ from flagbench_core.exit_codes import ExitCode
 
 MAX_RUNS = 1000
 MAX_SERIES_BYTES = 4 * 2**20
-"""Bytes of a document of MAX_RUNS runs, with room."""
+"""The size limit of a document; one of MAX_RUNS runs is smaller."""
 LONGEST_NAME = 64
+"""Most characters of a series' name: the id of a run, which begins with it, has at most 128."""
 SERIES_NAME = re.compile(rf"[0-9A-Za-z][0-9A-Za-z_-]{{0,{LONGEST_NAME - 1}}}")
 MAX_SEED = 2**31 - 1
+"""The largest seed: the largest signed integer of 32 bits."""
 MAX_SECONDS = 1e9
+"""No run takes longer: 32 years."""
 SIDES = ("a", "b")
-"""The sides of two interleaved series, A first."""
+"""The sides of two interleaved series, whose runs alternate. A is run first."""
 
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 State = Literal["ok", "failed", "interrupted", "missing", "not_run"]
 
 
 class SeriesError(FlagbenchError):
-    """A series that cannot be read or is not one (DATA)."""
+    """A series cannot be read, or a document is not a series (DATA)."""
 
     def __init__(
         self, message: str, *, remedy: str = "give the series as `flagbench run --repeat` stored it"
@@ -110,23 +115,31 @@ class SeriesDocument(Struct, frozen=True):
 
     @property
     def ended_by_rule(self) -> bool:
-        """Whether it ended at one of its looks, all runs so far having ended well: the others were not needed."""
+        """Whether the series ended because its verdict was decided at one of its looks, so no more runs were needed.
+
+        All runs up to then must have ended well.
+        """
         if self.looks is None:
             return False
-        done = [run for run in self.runs if run.state != "not_run"]
-        return len(done) in self.looks and all(run.state == "ok" for run in done)
+        runs_made = [run for run in self.runs if run.state != "not_run"]
+        return len(runs_made) in self.looks and all(run.state == "ok" for run in runs_made)
 
-    def with_run(self, run: SeriesRun) -> SeriesDocument:
-        """The series with one of its runs replaced."""
-        runs = [run if run.run == old.run else old for old in self.runs]
+    def with_run(self, new_run: SeriesRun) -> SeriesDocument:
+        """Return the series with the run of the same number replaced."""
+        runs = []
+        for run in self.runs:
+            if run.run == new_run.run:
+                runs.append(new_run)
+            else:
+                runs.append(run)
         return replace(self, runs=tuple(runs))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; the shape that is stored and that `flagbench run --repeat --json` prints."""
+        """Return the series as a JSON object, as it is stored and as `flagbench run --repeat --json` prints it."""
         return {"schema": self.VERSION, **msgspec.to_builtins(self)}
 
     def to_json(self) -> bytes:
-        """The bytes that are stored."""
+        """Return the bytes that are stored."""
         return msgspec.json.format(msgspec.json.encode(self.to_dict()), indent=1) + b"\n"
 
 
@@ -140,27 +153,33 @@ def check_series_name(name: str) -> None:
 
 
 def series_id_of(name: str, side: str | None = None) -> str:
-    """The id of a series: its name, with the side where two are interleaved."""
+    """Return the id of a series: its name, followed by the side if it is one of two interleaved series."""
     if side is None:
         return name
     return f"{name}-{side}"
 
 
 def run_id_of(series_id: str, run: int) -> str:
-    """The id of a run of a series, counted from 1."""
+    """Return the id of a run of a series; runs are counted from 1."""
     return f"{series_id}-{run}"
 
 
 def seed_of(name: str, run: int) -> int:
-    """The seed of the run: the first four bytes of sha256 of `NAME-RUN`, big-endian, without the highest bit.
+    """Return the seed of a run: the first four bytes of the sha256 of `NAME-RUN`, without the highest bit.
 
-    The k-th runs of two interleaved series have one seed: they do the same work.
+    It depends on the name and not on the id of a series: runs with the same number of two interleaved series have the
+    same seed, and so do the same work.
     """
-    return int.from_bytes(hashlib.sha256(f"{name}-{run}".encode()).digest()[:4], "big") & MAX_SEED
+    digest = hashlib.sha256(f"{name}-{run}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") & MAX_SEED
 
 
 def planned_runs(name: str, series_id: str, count: int, seed: int | None) -> tuple[SeriesRun, ...]:
-    """The runs of a series before any has ended. `seed`: of all runs; None for a seed of its own for each."""
+    """Return the runs of a series before any has ended.
+
+    Args:
+        seed: the seed of all runs; None if each has a seed that is derived from the name.
+    """
     runs = []
     for number in range(1, count + 1):
         run_seed = seed
@@ -171,23 +190,23 @@ def planned_runs(name: str, series_id: str, count: int, seed: int | None) -> tup
 
 
 def is_series(content: bytes) -> bool:
-    """Whether a document calls itself a series, of any version."""
+    """Return whether a document calls itself a series, of any version."""
     try:
-        schema = msgspec.json.decode(content, type=_Schema).schema
+        schema = msgspec.json.decode(content, type=_SchemaField).schema
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return False
     return isinstance(schema, str) and schema.startswith("series/")
 
 
 def parse_series(content: bytes, name: str) -> SeriesDocument:
-    """The series in a document, which errors call `name`.
+    """Return the series in a document, which errors call `name`. Whether it is consistent is not checked.
 
-    Raises SeriesError (DATA) for anything else. Whether it is consistent is checked with its records.
+    Raises SeriesError (DATA) for anything else.
     """
     if len(content) > MAX_SERIES_BYTES:
         raise SeriesError(f"{name} has {len(content):,} bytes, more than the {MAX_SERIES_BYTES:,} of a series")
     try:
-        version = msgspec.json.decode(content, type=_Schema).schema
+        version = msgspec.json.decode(content, type=_SchemaField).schema
         if version != SeriesDocument.VERSION:
             raise SeriesError(
                 f"{name} is {brief(str(version))}; this flagbench reads {SeriesDocument.VERSION}",
@@ -198,5 +217,7 @@ def parse_series(content: bytes, name: str) -> SeriesDocument:
         raise SeriesError(f"{name} is not a valid {SeriesDocument.VERSION}: {brief(str(error))}") from None
 
 
-class _Schema(Struct):
+class _SchemaField(Struct):
+    """The field of a document that names its kind and its version."""
+
     schema: Any = None

@@ -1,4 +1,7 @@
-"""The keys of a store, made and read by the templates of flagbench_core.store_layout."""
+"""Makes and parses the keys of a store: the paths of its records, bundles and series below the store.
+
+Their templates are in `flagbench_core.store_layout`, because an image that stores its own results needs them, too.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ from flagbench_core.exit_codes import ExitCode
 
 _RECORD_ID = re.compile(RECORD_ID)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_ANY = "[^/]*"
-_PARTS = {
+_ANY_FILE_NAME = "[^/]*"
+_PART_PATTERNS = {
     "record_id": RECORD_ID,
     "run_id": RUN_ID,
     "series_id": RUN_ID,
     "node": "0|[1-9][0-9]{0,5}",
     "sha256": "[0-9a-f]{64}",
 }
-"""The patterns of the parts of a key; any other part may be any file name."""
+"""The patterns of the parts of a key, by their names in the templates; another part may be any file name."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The parts of a record's key."""
+    """The parts of a record's key, in which the record's fields of these names have the same values."""
 
     case: str
     stack: str
@@ -43,7 +46,7 @@ class Place:
 
     @property
     def problem(self) -> str | None:
-        """Why no record can belong there, or None."""
+        """Why no record can have this key, such as `its name is not a record id`; None for a valid one."""
         if not _RECORD_ID.fullmatch(self.record_id):
             return "its name is not a record id"
         if not _DAY.fullmatch(self.day):
@@ -53,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True)
 class BundlePlace:
-    """The parts of a bundle's key: the key names its content."""
+    """The parts of a bundle's key, which names the content by its sha256."""
 
     record_id: str
     node: int
@@ -66,15 +69,18 @@ class BundlePlace:
 
 
 def parse_key(key: str) -> Place | None:
-    """The parts of a key; None for one that is not of the layout. What is wrong with one of them is its `problem`."""
-    match = _pattern(store_layout.RECORD, record_id=_ANY).fullmatch(key)
+    """Return the parts of a record's key; None for a key that is not like the template.
+
+    A part may still be invalid: `Place.problem` says so.
+    """
+    match = _pattern(store_layout.RECORD, record_id=_ANY_FILE_NAME).fullmatch(key)
     if match is None:
         return None
     return Place(**match.groupdict())
 
 
 def parse_bundle_key(key: str) -> BundlePlace | None:
-    """The parts of a bundle's key; None for one that is not of the layout."""
+    """Return the parts of a bundle's key; None for a key that is not like the template."""
     match = _pattern(store_layout.BUNDLE).fullmatch(key)
     if match is None:
         return None
@@ -82,49 +88,54 @@ def parse_bundle_key(key: str) -> BundlePlace | None:
 
 
 def bundles_prefix(record_id: str | None = None) -> str:
-    """The folder, ending in a slash, of the bundles of a record, or of all."""
+    """Return the folder of the bundles of a record, or of all bundles, ending in a slash."""
     return _folder(store_layout.BUNDLE, record_id=record_id)
 
 
 def prefix(*, case: str | None = None, stack: str | None = None) -> str:
-    """The folder, ending in a slash, of all records of `case`, or of `case` and `stack`; None is any."""
+    """Return the folder of the records of a case, or of a case and a stack, ending in a slash.
+
+    Without a case, it is the folder of all records: the folders of stacks are below those of cases.
+    """
     names = {}
     if case is not None:
         names["case"] = case
     if stack is not None:
         names["stack"] = stack
     folders = []
-    for part in store_layout.RECORD.split("/"):
-        if not names.keys() >= {*re.findall(r"{(\w+)}", part)}:
-            break
-        folders.append(part.format(**names))
+    for template in store_layout.RECORD.split("/"):
+        names_in_template = re.findall(r"{(\w+)}", template)
+        if not names.keys() >= set(names_in_template):
+            break  # the folders below could be any
+        folders.append(template.format(**names))
     return "/".join(folders) + "/"
 
 
 def checksum_name(name: str) -> str:
-    """The name of the checksum beside the file `name`."""
+    """Return the name of the file next to the file `name` that has its checksum."""
     return store_layout.CHECKSUM.format(name=name)
 
 
 def checksum_text(content: bytes, name: str) -> bytes:
-    """The content of that checksum, as `sha256sum -c` reads it."""
-    return store_layout.CHECKSUM_TEXT.format(sha256=hashlib.sha256(content).hexdigest(), name=name).encode()
+    """Return the content of the file with the checksum of the file `name`, as `sha256sum -c` reads it."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    return store_layout.CHECKSUM_TEXT.format(sha256=sha256, name=name).encode()
 
 
 def series_key(series_id: str, part: str | None = None) -> str:
-    """The path below the store of a series, or of a part of one that has not ended."""
+    """Return the key of a series, or of a part of one that has not ended."""
     if part is None:
         return store_layout.SERIES.format(series_id=series_id)
     return store_layout.SERIES_PART.format(series_id=series_id, part=part)
 
 
 def series_prefix(series_id: str | None = None) -> str:
-    """The folder, ending in a slash, of all series, or of the parts of one that has not ended."""
+    """Return the folder of the parts of a series that has not ended, or of all series, ending in a slash."""
     return _folder(store_layout.SERIES_PART, series_id=series_id)
 
 
 def parse_series_key(key: str) -> str | None:
-    """The id of the series that a key belongs to, ended or not; None for a key outside the layout."""
+    """Return the id of the series that a key belongs to, ended or not; None for a key of something else."""
     match = _pattern(store_layout.SERIES).fullmatch(key) or _pattern(store_layout.SERIES_PART).fullmatch(key)
     if match is None:
         return None
@@ -132,7 +143,7 @@ def parse_series_key(key: str) -> str | None:
 
 
 def is_record_id(text: str) -> bool:
-    """Whether `text` can be the id of a record, and so is no path."""
+    """Return whether `text` has the form of a record's id; a path does not."""
     return _RECORD_ID.fullmatch(text) is not None
 
 
@@ -148,7 +159,10 @@ def check_record_id(record_id: str) -> str:
 
 
 def _folder(template: str, **name: str | None) -> str:
-    """The folder of a template, ending in a slash; if the name is None, the folder of all names."""
+    """Return the folder of a template, ending in a slash.
+
+    `name` is the only name in the path of the folder; if it is None, the folder above is returned, which has all.
+    """
     folder = template.rpartition("/")[0]
     if None in name.values():
         return folder.partition("{")[0].rstrip("/") + "/"
@@ -156,12 +170,15 @@ def _folder(template: str, **name: str | None) -> str:
 
 
 @cache
-def _pattern(template: str, **parts: str) -> re.Pattern[str]:
-    """The regular expression for the keys of a template. `parts` replaces patterns of _PARTS."""
-    patterns = {**_PARTS, **parts}
+def _pattern(template: str, **patterns: str) -> re.Pattern[str]:
+    """Return the regular expression for the keys of a template, with a group for each of its names.
+
+    `patterns` are used in place of those in _PART_PATTERNS.
+    """
+    all_patterns = {**_PART_PATTERNS, **patterns}
 
     def named_group(match: re.Match[str]) -> str:
         name = match[1]
-        return f"(?P<{name}>{patterns.get(name, _ANY)})"
+        return f"(?P<{name}>{all_patterns.get(name, _ANY_FILE_NAME)})"
 
     return re.compile(re.sub(r"\\{(\w+)\\}", named_group, re.escape(template)))

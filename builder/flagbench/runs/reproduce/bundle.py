@@ -17,13 +17,13 @@ from flagbench.manifests.rows import Claim, ClaimRow
 from flagbench.records.bundle_archive import BundleError, read_origin, unpacked
 from flagbench.records.bundle_documents import (
     DOCUMENT_BYTES,
+    differing_paths,
     read_document,
     read_part,
     read_records,
     record_path,
     this_flagbench,
     to_json,
-    unlike,
 )
 from flagbench.records.model import Record
 from flagbench.records.series import with_records
@@ -159,11 +159,11 @@ def check(contents: Contents, catalog: Catalog) -> BundleCheck:
     series = with_records(contents.series, lambda run: contents.records.get(run.record_id or ""))
     records, result = series_verdict(series, claim, catalog.cases[claim.case])
     fresh = _plain(result.to_dict())
-    published = unlike(contents.claim, _plain(claim_document(claim)))
+    published = differing_paths(contents.claim, _plain(claim_document(claim)))
     if published:
         notes.append(f"the claim has changed since: {', '.join(published[:5])}; the verdict is on the present one")
     # What a version does not know changes with every version, and no number with it.
-    differing = [path for path in unlike(contents.verdict, fresh) if path != "not_compared"]
+    differing = [path for path in differing_paths(contents.verdict, fresh) if path != "not_compared"]
     if contents.verdict.get("verdict") != fresh["verdict"]:
         problems.append(
             f"its verdict is {brief(str(contents.verdict.get('verdict')))} by flagbench {author}, and "
