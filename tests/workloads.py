@@ -56,7 +56,7 @@ def train(work: Any, steps: int) -> tuple[list[float], list[Any]]:
         for batch in work.batches(epoch):
             losses.append(work.step(work.to_device(batch)))
             batches.append(batch)
-            work.context.probe.take()
+            work.context.probe.take_gradients()
             if len(losses) == steps:
                 break
         epoch += 1
