@@ -1,4 +1,8 @@
-"""Every layout of a number of devices, with its memory and whether it fits."""
+"""Lists every layout of a case on a number of devices, with its predicted memory and whether it fits.
+
+`configure_case` resolves the configuration of a case, `list_layouts` finds the layouts that divide its model, and
+`rank_layouts` orders them for `flagbench plan` (`plan.page`).
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,21 @@ from flagbench_core import config
 
 GIB = 2**30
 TIGHT = 0.1
-"""A layout that fits by less than this part of a device's memory is tight."""
+"""A layout that leaves less than this fraction of a device's memory free is tight: about half of the predictions are
+off by more (docs/plan.md)."""
 LEAST_RECOMPUTED_FIRST = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
-class Planned:
-    """The configuration of a case that is split, without its layout."""
+class ConfiguredCase:
+    """A case whose model is split over devices, with its configuration, but without a layout."""
 
     case: Case
     config: Mapping[str, Any]
+    """The configuration as `flagbench_core.config.choose` returns it: sections `model`, `data`, and `train` or
+    `infer`."""
     settings: Mapping[str, Any]
-    """The hyper-parameters that the user set."""
+    """The hyper-parameters that the user set, by name."""
 
     @property
     def precision(self) -> str:
@@ -41,8 +48,8 @@ class Planned:
         return next(iter(self.case.engines.values()))
 
     @property
-    def training(self) -> bool:
-        """Whether the case trains; else it only runs forward."""
+    def is_training(self) -> bool:
+        """Whether the case trains; otherwise it only runs forward."""
         return self.case.kind == "train"
 
     @property
@@ -54,9 +61,9 @@ class Planned:
     def recomputes(self) -> tuple[str, ...]:
         """The recomputations to choose from: all that the case has, or the one that was set.
 
-        Selective repeats nothing where attention is one kernel, as in the cases: it then equals none.
+        Selective recomputation repeats nothing if attention is one kernel: it then equals `none`.
         """
-        if not self.training:
+        if not self.is_training:
             return ("none",)
         train = self.config["train"]
         choices = list(self.case.settable["recompute"]["choices"])
@@ -67,35 +74,37 @@ class Planned:
         return tuple(dict.fromkeys(choices))
 
     def step(self, recompute: str) -> Step:
-        """A step with that recomputation."""
+        """A step of the case with that recomputation; for a case that only runs forward, one batch."""
         length = self.config["data"]["sequence_length"]
-        if not self.training:
-            return Step(length, self.config["infer"]["batch_size"], 1, self.precision, fused_attention=False)
+        if not self.is_training:
+            batch_size = self.config["infer"]["batch_size"]
+            return Step(length, batch_size, 1, self.precision, fused_attention=False)
         train = self.config["train"]
-        micro = train["micro_batch_size"]
         return Step(
-            length,
-            micro,
-            train["batch_size"] // micro,
-            self.precision,
-            recompute,
+            sequence_length=length,
+            micro_batch=train["micro_batch_size"],
+            micro_batches=train["batch_size"] // train["micro_batch_size"],
+            precision=self.precision,
+            recompute=recompute,
             fused_attention=train["flash_attention"],
             distributed_optimizer=train["distributed_optimizer"],
         )
 
 
-def splits(case: Case) -> bool:
+def can_be_split(case: Case) -> bool:
     """Whether the case's first engine splits a model, and the model is one whose memory can be predicted."""
-    engine, model = next(iter(case.engines.values())), case.presets["reference"].get("model", {})
-    return not {"tp", "pp"}.isdisjoint(engine.layout) and "vocab_multiple" in model
+    engine = next(iter(case.engines.values()))
+    model = case.presets["reference"].get("model", {})
+    splits_model = "tp" in engine.layout or "pp" in engine.layout
+    return splits_model and "vocab_multiple" in model
 
 
-def planned(case: Case, stack: Stack, options: RunOptions) -> Planned:
-    """The configuration of a case that is split. Raises FlagbenchError (usage) for options that it does not allow."""
+def configure_case(case: Case, stack: Stack, options: RunOptions) -> ConfiguredCase:
+    """The case with the configuration of `options`. Raises FlagbenchError (usage) for options that it refuses."""
     with config_errors():
         chosen = config.choose(case.raw, stack.raw, config_options(options))
     settings = dict(config.read_setting(case.raw, setting) for setting in options.set_)
-    return Planned(case, chosen, settings)
+    return ConfiguredCase(case, chosen, settings)
 
 
 @dataclass(frozen=True)
@@ -105,123 +114,146 @@ class LayoutRow:
     layout: ParallelLayout
     recompute: str
     memory: StageMemory
-    """Of the fullest stage."""
+    """The predicted memory of the fullest stage."""
     fits: bool
-    tight: bool
-    """Whether it fits by less than `TIGHT`."""
+    is_tight: bool
+    """Whether it fits, but leaves less than `TIGHT` of the device's memory free."""
     global_batch: int
     """Samples of a step of all replicas."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For a script."""
+        """The row as JSON for scripts; memory in bytes."""
         return {
             **self.layout._asdict(),
             "recompute": self.recompute,
             "global_batch": self.global_batch,
             "fits": self.fits,
-            "tight": self.tight,
+            "tight": self.is_tight,
             "memory": self.memory.to_dict(),
         }
 
 
-def layouts(plan: Planned, devices: int, per_node: int) -> list[ParallelLayout]:
+def list_layouts(configured: ConfiguredCase, devices: int, per_node: int) -> list[ParallelLayout]:
     """Every layout of that many devices that divides the model, its tensor parallelism inside a node.
 
     Raises FlagbenchError (usage) if no layout does.
     """
     supported = []
-    for tp in _sizes(plan, "tp", per_node):
-        for pp in _sizes(plan, "pp", devices // tp):
+    for tp in _axis_sizes(configured, "tp", per_node):
+        for pp in _axis_sizes(configured, "pp", devices // tp):
             layout = ParallelLayout(tp, pp, devices // (tp * pp))
-            if _is_supported(plan, layout):
+            if _is_supported(configured, layout):
                 supported.append(layout)
     if not supported:
         raise FlagbenchError(
-            f"no layout of {devices} devices, {per_node} on a node, divides {plan.case.name}",
-            remedy=f"change --gpus, --gpus-per-node or --set; {_divisors_text(plan)}",
+            f"no layout of {devices} devices, {per_node} on a node, divides {configured.case.name}",
+            remedy=f"change --gpus, --gpus-per-node or --set; {_divisors_text(configured)}",
         )
     return supported
 
 
-def _divisors_text(plan: Planned) -> str:
+def _divisors_text(configured: ConfiguredCase) -> str:
     """`tp must divide model.heads = 64, model.kv_heads = 8; pp must divide model.layers = 80`."""
     axes = []
-    for axis, paths in plan.engine.divides.items():
-        numbers = ", ".join(f"{path} = {_at(plan, path)}" for path in paths)
+    for axis, paths in configured.engine.divides.items():
+        numbers = ", ".join(f"{path} = {_number_at(configured, path)}" for path in paths)
         axes.append(f"{axis} must divide {numbers}")
     return "; ".join(axes)
 
 
-def _is_supported(plan: Planned, layout: ParallelLayout) -> bool:
+def _is_supported(configured: ConfiguredCase, layout: ParallelLayout) -> bool:
     """Whether a run accepts that layout."""
+    # The number of nodes does not matter here: the caller keeps tensor parallelism inside a node.
     split = {"nodes": 1, "gpus": layout.ranks, "layout": {"tp": layout.tp, "pp": layout.pp}}
     try:
-        config.check_layout(plan.case.raw, {**plan.config, **split})
+        config.check_layout(configured.case.raw, {**configured.config, **split})
     except config.ConfigError:
         return False
     return True
 
 
-def _sizes(plan: Planned, axis: str, ranks: int) -> list[int]:
-    """The divisors of `ranks` that the engine and the case allow for an axis, or the size that was set; 0 leaves the
-    choice open."""
-    if axis in plan.settings:
-        size = plan.settings[axis] or ranks  # 0: as many as possible, as in a run
+def _axis_sizes(configured: ConfiguredCase, axis: str, ranks: int) -> list[int]:
+    """The sizes to try for an axis, `tp` or `pp`, of a layout with `ranks` to divide.
+
+    If the user set the axis, that is its size alone, or none if it does not divide `ranks`. Otherwise all divisors
+    that the engine and the case allow.
+    """
+    if axis in configured.settings:
+        size = configured.settings[axis] or ranks  # 0: as many as possible, as in a run
         if ranks % size:
             return []
         return [size]
-    if axis not in plan.engine.layout:
+    if axis not in configured.engine.layout:
         return [1]
-    most = min([ranks, *(_at(plan, path) for path in plan.engine.divides.get(axis, ()))])
-    return [size for size in range(1, most + 1) if ranks % size == 0 and _is_allowed(plan, axis, size)]
+    largest = ranks
+    for path in configured.engine.divides.get(axis, ()):
+        largest = min(largest, _number_at(configured, path))
+    sizes = []
+    for size in range(1, largest + 1):
+        if ranks % size == 0 and _is_allowed(configured, axis, size):
+            sizes.append(size)
+    return sizes
 
 
-def _is_allowed(plan: Planned, axis: str, size: int) -> bool:
-    """Whether the case allows that size of an axis as a setting, where the axis is one."""
-    setting = plan.case.settable.get(axis)
+def _is_allowed(configured: ConfiguredCase, axis: str, size: int) -> bool:
+    """Whether the case allows that size of an axis; every size if users cannot set the axis."""
+    setting = configured.case.settable.get(axis)
     return setting is None or config.setting_fault(setting, size) is None
 
 
-def _at(plan: Planned, path: str) -> int:
+def _number_at(configured: ConfiguredCase, path: str) -> int:
     """The number in the configuration at a path such as `model.layers`."""
-    part: Any = plan.config
+    section: Any = configured.config
     for key in path.split("."):
-        part = part[key]
-    return int(part)
+        section = section[key]
+    return int(section)
 
 
-def rows(plan: Planned, devices: int, per_node: int, memory: float, traits: MemoryTraits) -> list[LayoutRow]:
-    """Every layout: those that fit into `memory` GiB, then those that are tight, then those that do not fit.
+def rank_layouts(
+    configured: ConfiguredCase, devices: int, per_node: int, memory_gib: float, traits: MemoryTraits
+) -> list[LayoutRow]:
+    """Every layout: those that fit into `memory_gib`, then those that are tight, then those that do not fit.
 
     Layouts that fit are sorted by recomputation, stages and tensor parallelism, the least first; those that do not
     fit by memory. If several recomputations may be chosen, a row has the least that fits.
     """
-    best = []
-    for layout in layouts(plan, devices, per_node):
-        choices = [_row(plan, layout, recompute, memory, traits) for recompute in plan.recomputes]
-        best.append(min(choices, key=_order))
-    return sorted(best, key=_order)
+    rows = []
+    for layout in list_layouts(configured, devices, per_node):
+        choices = []
+        for recompute in configured.recomputes:
+            choices.append(_predict_row(configured, layout, recompute, memory_gib, traits))
+        rows.append(min(choices, key=_rank))
+    return sorted(rows, key=_rank)
 
 
-def _order(row: LayoutRow) -> tuple[int, ...]:
+_AFTER_ALL_THAT_FIT = 2
+"""The first part of the rank of a layout that does not fit; 0 and 1 are of those that fit well and that are tight."""
+
+
+def _rank(row: LayoutRow) -> tuple[int, ...]:
+    """The sort key of a row: the smaller, the better."""
     if not row.fits:
-        return (2, row.memory.in_use)
+        return (_AFTER_ALL_THAT_FIT, row.memory.in_use)
     recomputed = LEAST_RECOMPUTED_FIRST.index(row.recompute)
-    return (int(row.tight), recomputed, row.layout.pp, row.layout.tp)
+    return (int(row.is_tight), recomputed, row.layout.pp, row.layout.tp)
 
 
-def _row(plan: Planned, layout: ParallelLayout, recompute: str, memory: float, traits: MemoryTraits) -> LayoutRow:
-    step, model = plan.step(recompute), plan.model
-    if plan.training:
-        needed = fullest_stage(model, step, layout, traits)
+def _predict_row(
+    configured: ConfiguredCase, layout: ParallelLayout, recompute: str, memory_gib: float, traits: MemoryTraits
+) -> LayoutRow:
+    """Predict the memory of a layout and compare it with that of a device."""
+    step = configured.step(recompute)
+    if configured.is_training:
+        needed = fullest_stage(configured.model, step, layout, traits)
     else:
-        needed = forward_memory(model, step, layout, traits)
-    fits = needed.in_use <= memory * GIB
+        needed = forward_memory(configured.model, step, layout, traits)
+    available = memory_gib * GIB
+    fits = needed.in_use <= available
     return LayoutRow(
         layout,
         recompute,
         needed,
-        fits,
-        fits and needed.in_use > (1 - TIGHT) * memory * GIB,
-        step.micro_batch * step.micro_batches * layout.dp,
+        fits=fits,
+        is_tight=fits and needed.in_use > (1 - TIGHT) * available,
+        global_batch=step.micro_batch * step.micro_batches * layout.dp,
     )

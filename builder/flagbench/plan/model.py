@@ -1,4 +1,7 @@
-"""What a prediction is about: the sizes of a model, a step, the layout, and the software that runs it."""
+"""The inputs of a memory prediction: the sizes of a model, a step, a layout, and traits of the software that runs it.
+
+`plan.layouts` makes these from a case's configuration, and `plan.memory` predicts bytes from them.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from flagbench.manifests.stack import Stack
 from flagbench_core.flops import padded_vocabulary
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4}
-"""Of a weight or an activation, by precision."""
+"""Bytes of a weight or an activation, by precision."""
 
 
 class ParallelLayout(NamedTuple):
-    """`dp` replicas, each of `pp` pipeline stages, whose layers `tp` ranks share."""
+    """How a model is split over devices: `dp` replicas of `pp` pipeline stages, whose layers `tp` ranks share."""
 
     tp: int
     pp: int
@@ -22,7 +25,7 @@ class ParallelLayout(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """Ranks of the job."""
+        """The number of ranks of the job."""
         return self.tp * self.pp * self.dp
 
 
@@ -39,12 +42,16 @@ class Model:
     vocab_multiple: int
     """The embeddings have a multiple of this number of rows on every tensor-parallel rank."""
     positions: int = 0
+    """Rows of the table of a learned position embedding."""
     position_embedding: str = "rope"
+    """`rope` or `learned`."""
     bias: bool = False
     tied: bool = False
+    """Whether the input and the output embedding are one table."""
     dropout: float = 0.0
     legacy_layers: bool = True
-    """Keys and values are repeated for every query; a SwiGLU keeps its activated half, a dropout of 0 its mask."""
+    """Whether layers are Megatron-Core's legacy ones. They repeat keys and values for every query, keep the activated
+    half of a SwiGLU, and keep the mask of a dropout of 0."""
 
     @classmethod
     def of(cls, section: Mapping[str, Any]) -> Model:
@@ -53,7 +60,7 @@ class Model:
 
     @property
     def kv_dim(self) -> int:
-        """Width of all keys, or values, of a token."""
+        """Width of all keys, or of all values, of a token."""
         return self.dim // self.heads * self.kv_heads
 
     def padded_vocabulary(self, tp: int) -> int:
@@ -61,25 +68,35 @@ class Model:
         return padded_vocabulary(self.vocab_size, self.vocab_multiple, tp)
 
     def parameters(self, layout: ParallelLayout, stage: int) -> list[int]:
-        """Elements of each parameter of a rank of a stage, in the order of the module."""
-        h, tp = self.dim, layout.tp
-        matrices = [(h + 2 * self.kv_dim) * h // tp, h * h // tp, 2 * self.ffn * h // tp, self.ffn * h // tp]
-        qkv, projection, fc1, fc2 = matrices
-        table = self.padded_vocabulary(tp) // tp * h
-        layer = [h, qkv, projection, h, fc1, fc2]
-        if self.bias:
-            layer += [(h + 2 * self.kv_dim) // tp, h, 2 * self.ffn // tp, h]
+        """Elements of each parameter on a rank of a stage, in the order of the module."""
+        tp = layout.tp
+        is_first = stage == 0
+        is_last = stage == layout.pp - 1
+        embedding = self.padded_vocabulary(tp) // tp * self.dim
         parameters = []
-        if stage == 0:
-            parameters.append(table)
-        if stage == 0 and self.position_embedding == "learned":
-            parameters.append(self.positions * h)
-        parameters += layer * (self.layers // layout.pp)
-        if stage == layout.pp - 1:
-            parameters.append(h)
-        # With several stages, the last one has a copy of a tied table.
-        if stage == layout.pp - 1 and not (self.tied and layout.pp == 1):
-            parameters.append(table)
+        if is_first:
+            parameters.append(embedding)
+            if self.position_embedding == "learned":
+                parameters.append(self.positions * self.dim)
+        parameters += self._layer_parameters(tp) * (self.layers // layout.pp)
+        if is_last:
+            parameters.append(self.dim)  # the last norm
+            # With several stages, the last one has a copy of a tied table.
+            if not self.tied or layout.pp > 1:
+                parameters.append(embedding)
+        return parameters
+
+    def _layer_parameters(self, tp: int) -> list[int]:
+        """Elements of each parameter of one layer on a rank: norms and matrices in order, then the biases."""
+        qkv_width = self.dim + 2 * self.kv_dim
+        norm = self.dim
+        qkv = qkv_width * self.dim // tp
+        projection = self.dim * self.dim // tp
+        fc1 = 2 * self.ffn * self.dim // tp
+        fc2 = self.ffn * self.dim // tp
+        parameters = [norm, qkv, projection, norm, fc1, fc2]
+        if self.bias:
+            parameters += [qkv_width // tp, self.dim, 2 * self.ffn // tp, self.dim]
         return parameters
 
 
@@ -93,12 +110,15 @@ class Step:
     micro_batches: int
     """Micro-batches that a replica accumulates."""
     precision: str
+    """A key of `BYTES`."""
     recompute: str = "none"
-    """none; selective: the core of the attention; full: whole layers, of which only the input is kept."""
+    """What the backward pass computes again: `none`; `selective`, the core of the attention; `full`, whole layers, of
+    which only the input is saved."""
     recomputed_layers: int | None = None
     """With `full`, how many layers of a stage are recomputed, from its first on; None: all."""
     fused_attention: bool = True
     distributed_optimizer: bool = True
+    """Whether the replicas share the optimizer's state."""
 
     @property
     def tokens(self) -> int:
@@ -110,21 +130,26 @@ class Step:
         """Bytes of a weight or an activation."""
         return BYTES[self.precision]
 
+    @property
+    def recomputes_all_layers(self) -> bool:
+        """Whether every layer is recomputed as a whole."""
+        return self.recompute == "full" and self.recomputed_layers is None
+
 
 @dataclass(frozen=True)
 class MemoryTraits:
-    """What the same code allocates differently with other software."""
+    """Traits of the software on which the memory of the same model depends."""
 
     fused_norm: bool = True
-    """rms_norm saves its input and output. torch's composite saves an fp32 copy of both, too. CUDA devices have a
-    fused one from torch 2.9 on (pytorch#153666)."""
+    """Whether rms_norm is one kernel, which saves its input and output; torch's composite also saves an fp32 copy of
+    both. CUDA devices have a fused one from torch 2.9 on (pytorch#153666)."""
     foreach_adam: bool = True
-    """AdamW updates all parameters in one go, with a temporary of each; torch's default on CUDA devices: "the foreach
-    implementation uses ~ sizeof(params) more peak memory than the for-loop version" (torch.optim.AdamW)."""
+    """Whether AdamW updates all parameters at once, with a temporary of each; torch's default on CUDA devices: "the
+    foreach implementation uses ~ sizeof(params) more peak memory than the for-loop version" (torch.optim.AdamW)."""
     copying_reduce_scatter: bool = False
-    """A reduce-scatter copies its input, as gloo's does."""
+    """Whether a reduce-scatter copies its input, as gloo's does."""
     device: bool = True
-    """The memory is a device's, in which a process also has a context and NCCL's buffers."""
+    """Whether the memory is a device's, in which a process also has a context and NCCL's buffers."""
 
 
 GPU = MemoryTraits()
@@ -132,13 +157,15 @@ GPU = MemoryTraits()
 CPU = MemoryTraits(fused_norm=False, foreach_adam=False, copying_reduce_scatter=True, device=False)
 """CPU ranks."""
 FUSED_NORM_FROM = (2, 9)
+"""The first release of torch with a fused rms_norm on CUDA devices."""
 FOREACH_ADAM_FROM = (2, 0)
-"""Releases of torch."""
+"""The first release of torch whose AdamW updates all parameters at once by default."""
 
 
 def memory_traits_of(stack: Stack) -> MemoryTraits:
-    """What a stack allocates: by its device and its version of torch."""
+    """The traits of a stack, from its kind of device and its release of torch."""
     if stack.device_kind == "cpu":
         return CPU
+    # A stack may expect a series of releases, such as `2`.
     release = tuple(int(part) for part in stack.expects["torch"].split(".")[:2])
     return MemoryTraits(fused_norm=release >= FUSED_NORM_FROM, foreach_adam=release >= FOREACH_ADAM_FROM)

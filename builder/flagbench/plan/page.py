@@ -1,4 +1,7 @@
-"""A plan of a case on a number of devices: made, as a table for people, and as JSON for scripts."""
+"""The plan that `flagbench plan` prints: the layouts of a case on a number of devices, and the command of the best.
+
+`make_plan` is called by `cli/plan.py`. `MemoryPlan` prints itself as a table for people or as JSON for scripts.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,34 @@ from flagbench.image_reference import case_and_stack
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
-from flagbench.plan.layouts import GIB, TIGHT, LayoutRow, Planned, planned, rows, splits
+from flagbench.plan.layouts import (
+    GIB,
+    TIGHT,
+    ConfiguredCase,
+    LayoutRow,
+    can_be_split,
+    configure_case,
+    rank_layouts,
+)
 from flagbench.plan.model import GPU, Step, memory_traits_of
 from flagbench.runs.request import RunOptions, check_options
 from flagbench_core.exit_codes import ExitCode
 
-NODE = 8
+DEVICES_PER_NODE = 8
 """Devices of a node by default, as in all published rows of several nodes."""
 PREDICTION_ERROR = "The prediction is off by more than 10 % for 8 of 17 published rows, by 21 % at most."
-"""As in the table of docs/plan.md."""
+"""A summary of the table in docs/plan.md; a test compares it with the predictions."""
+LARGEST_MEMORY_GIB = 2**20
+"""The largest --mem that is accepted, a pebibyte: more than any device has."""
 
 
-def _gib(count: int) -> str:
-    return f"{count / GIB:.1f}"
+def _gib_text(size: int) -> str:
+    """A size in bytes as text in GiB."""
+    return f"{size / GIB:.1f}"
 
 
 def _fits_text(row: LayoutRow) -> str:
-    if row.tight:
+    if row.is_tight:
         return "tight"
     if row.fits:
         return "yes"
@@ -42,7 +56,7 @@ LAYOUT_COLUMNS: dict[str, Callable[[LayoutRow], str]] = {
     "DP": lambda row: str(row.layout.dp),
     "RECOMPUTE": lambda row: row.recompute,
     "BATCH": lambda row: str(row.global_batch),
-    "IN USE": lambda row: _gib(row.memory.in_use),
+    "IN USE": lambda row: _gib_text(row.memory.in_use),
     "FITS": _fits_text,
 }
 """The columns of the table, each with its text for a layout; memory in GiB."""
@@ -52,35 +66,42 @@ LAYOUT_COLUMNS: dict[str, Callable[[LayoutRow], str]] = {
 class MemoryPlan:
     """The layouts of a case on a number of devices, those that fit first."""
 
-    planned: Planned
+    configured: ConfiguredCase
     stack: Stack | None
+    """The stack that was named; None if only the case was."""
     options: RunOptions
-    memory: float
-    """GiB of a device."""
+    memory_gib: float
+    """Memory of a device, GiB."""
     rows: Sequence[LayoutRow]
 
     @property
     def first_fit(self) -> LayoutRow | None:
         """The first layout that fits; None if none does."""
-        first = self.rows[0]
-        if not first.fits:
+        best_row = self.rows[0]
+        if not best_row.fits:
             return None
-        return first
+        return best_row
 
     @property
     def step(self) -> Step:
-        """A step of a replica."""
-        return self.planned.step(self.planned.recomputes[0])
+        """A step of a replica, with the first recomputation: the sizes printed do not depend on it."""
+        return self.configured.step(self.configured.recomputes[0])
 
     @property
     def command(self) -> str | None:
         """The command that runs the first layout; None if none fits."""
         if self.first_fit is None:
             return None
-        case, layout = self.planned.case, self.first_fit.layout
+        case = self.configured.case
+        layout = self.first_fit.layout
         chosen = {"tp": layout.tp, "pp": layout.pp, "recompute": self.first_fit.recompute}
-        settings = [f"{name}={setting}" for name, setting in chosen.items() if name in case.settable]
-        settings += sorted(text for text in self.options.set_ if text.partition("=")[0] not in chosen)
+        settings = []
+        for name, value in chosen.items():
+            if name in case.settable:
+                settings.append(f"{name}={value}")
+        for text in sorted(self.options.set_):
+            if text.partition("=")[0] not in chosen:
+                settings.append(text)
         image = f"{case.name}:STACK"
         if self.stack is not None:
             image = f"{case.name}:{self.stack.selector}"
@@ -91,32 +112,33 @@ class MemoryPlan:
         """Raise FlagbenchError (out of memory) if no layout fits."""
         if self.first_fit is not None:
             return
-        ways = ["use devices with more memory"]
-        if "pp" in self.planned.engine.layout:
-            ways.append("more of them")
-        if self.planned.training and self.planned.config["train"]["micro_batch_size"] > 1:
-            ways.append("a smaller --set micro_batch_size")
-        devices, least = self.options.nodes * self.options.gpus, _gib(self.rows[0].memory.in_use)
+        remedies = ["use devices with more memory"]
+        if "pp" in self.configured.engine.layout:
+            remedies.append("more of them")
+        if self.configured.is_training and self.step.micro_batch > 1:
+            remedies.append("a smaller --set micro_batch_size")
+        least = _gib_text(self.rows[0].memory.in_use)
         raise FlagbenchError(
-            f"no layout of {devices} devices fits into {self.memory:g} GiB; the smallest needs {least}",
-            remedy=", or ".join(ways),
+            f"no layout of {self.options.ranks} devices fits into {self.memory_gib:g} GiB; "
+            f"the smallest needs {least}",
+            remedy=", or ".join(remedies),
             code=ExitCode.OUT_OF_MEMORY,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For a script."""
+        """The plan as `flagbench plan --json` prints it."""
         step = self.step
         stack = None
         if self.stack is not None:
             stack = self.stack.name
         return {
-            "case": self.planned.case.name,
+            "case": self.configured.case.name,
             "stack": stack,
             "preset": self.options.preset,
-            "precision": self.planned.precision,
-            "devices": self.options.nodes * self.options.gpus,
+            "precision": self.configured.precision,
+            "devices": self.options.ranks,
             "devices_per_node": self.options.gpus,
-            "memory_gib": self.memory,
+            "memory_gib": self.memory_gib,
             "sequence_length": step.sequence_length,
             "micro_batch_size": step.micro_batch,
             "batch_size": step.micro_batch * step.micro_batches,
@@ -125,7 +147,7 @@ class MemoryPlan:
         }
 
     def page(self) -> list[Block]:
-        """For a person."""
+        """The plan as a heading, a table of the layouts, and notes."""
         rows = []
         for row in self.rows:
             rows.append([describe(row) for describe in LAYOUT_COLUMNS.values()])
@@ -142,10 +164,10 @@ class MemoryPlan:
         """The case, its precision, the batch and sequence, and the memory of a device."""
         step = self.step
         size = f"{step.micro_batch} x {step.sequence_length} tokens at a time"
-        if self.planned.training:
+        if self.configured.is_training:
             size = f"{step.micro_batch * step.micro_batches} samples a step for each replica, {size}"
-        case, precision = self.planned.case.name, self.planned.precision
-        return f"{case} in {precision}: {size}, devices of {self.memory:g} GiB"
+        case, precision = self.configured.case.name, self.configured.precision
+        return f"{case} in {precision}: {size}, devices of {self.memory_gib:g} GiB"
 
     def _notes(self) -> list[str]:
         notes = [
@@ -159,19 +181,19 @@ class MemoryPlan:
 
 
 def make_plan(
-    name: str, catalog: Catalog, devices: int, per_node: int | None, memory: float | None, options: RunOptions
+    name: str, catalog: Catalog, devices: int, per_node: int | None, memory_gib: float | None, options: RunOptions
 ) -> MemoryPlan:
-    """The plan of `case` or `case:stack` on that many devices.
+    """Plan `case` or `case:stack` on that many devices.
 
     Args:
-        per_node: devices of a node; 8, or all, where None.
-        memory: GiB of a device; that of the stack's devices where None.
-        options: its preset, precision and settings.
+        per_node: devices of a node. None: 8, or all if there are fewer.
+        memory_gib: memory of a device. None: that of the stack's devices.
+        options: preset, precision and settings of the run.
 
-    Raises FlagbenchError (usage) for what cannot be planned.
+    Raises FlagbenchError (usage) for a case that is not split, and for numbers that do not fit each other.
     """
     case, stack = _case_and_stack(name, catalog)
-    per_node = per_node or min(NODE, devices)
+    per_node = per_node or min(DEVICES_PER_NODE, devices)
     if devices % per_node:
         raise FlagbenchError(
             f"{devices} devices cannot be divided into nodes of {per_node}",
@@ -180,38 +202,48 @@ def make_plan(
     options = replace(options, nodes=devices // per_node, gpus=per_node)
     check_options(options)
     if stack is None:
-        plan, traits = planned(case, _stack_with_accelerators(case, catalog), options), GPU
+        configured = configure_case(case, _stack_with_accelerators(case, catalog), options)
+        traits = GPU
     else:
-        plan, traits = planned(case, stack, options), memory_traits_of(stack)
-    memory = _memory(memory, stack)
-    return MemoryPlan(plan, stack, options, memory, rows(plan, devices, per_node, memory, traits))
+        configured = configure_case(case, stack, options)
+        traits = memory_traits_of(stack)
+    device_gib = _device_memory(memory_gib, stack)
+    rows = rank_layouts(configured, devices, per_node, device_gib, traits)
+    return MemoryPlan(configured, stack, options, device_gib, rows)
 
 
 def _stack_with_accelerators(case: Case, catalog: Catalog) -> Stack:
-    """A stack for which options are checked where none was named: one for accelerators if the case has one."""
+    """A stack to check options against if none was named: one for accelerators if the case has one."""
     stacks = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
     return min(stacks, key=lambda stack: stack.device_kind == "cpu")
 
 
 def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:
-    case: Case
-    stack: Stack | None
-    if case_and_stack(name)[1]:
+    """The case and the stack that `name` names; None if it names no stack.
+
+    Raises FlagbenchError (usage) for an unknown name, and for a case whose model is not split.
+    """
+    _, stack_name = case_and_stack(name)
+    stack: Stack | None = None
+    if stack_name:
         case, stack = resolve_image(name, catalog)
     else:
-        case, stack = catalog_get(catalog.cases, name, kind="case"), None
-    if not splits(case):
-        able = ", ".join(case.name for case in catalog.cases.values() if splits(case))
+        case = catalog_get(catalog.cases, name, kind="case")
+    if not can_be_split(case):
+        names = ", ".join(candidate.name for candidate in catalog.cases.values() if can_be_split(candidate))
         raise FlagbenchError(
-            f"{case.name} cannot be split: every device has the whole model", remedy=f"cases that can be: {able}"
+            f"{case.name} cannot be split: every device has the whole model", remedy=f"cases that can be: {names}"
         )
     return case, stack
 
 
-def _memory(gib: float | None, stack: Stack | None) -> float:
-    """GiB of a device: as named, else that of all the stack's chosen devices. Raises FlagbenchError (usage)."""
+def _device_memory(gib: float | None, stack: Stack | None) -> float:
+    """Memory of a device in GiB: `gib` if it is given, else that of the stack's devices.
+
+    Raises FlagbenchError (usage) if it is out of range, not known, or not the same for all devices of the stack.
+    """
     if gib is not None:
-        if not 0 < gib <= 2**20:
+        if not 0 < gib <= LARGEST_MEMORY_GIB:
             raise FlagbenchError(f"--mem {gib:g} is out of range", remedy="give the memory of a device in GiB")
         return gib
     if stack is None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from catalogs import CATALOG
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.rows import Claim
-from flagbench.plan.layouts import Planned, layouts, planned, rows
+from flagbench.plan.layouts import ConfiguredCase, configure_case, list_layouts, rank_layouts
 from flagbench.plan.memory import StageMemory, forward_memory, fullest_stage, stage_memory
 from flagbench.plan.model import CPU, GPU, MemoryTraits, Model, ParallelLayout, Step, memory_traits_of
 from flagbench.plan.page import PREDICTION_ERROR
@@ -23,9 +23,9 @@ from flagbench.runs.request import RunOptions
 from .conftest import ROOT
 
 
-def configured(case: str, *settings: str, **options: Any) -> Planned:
+def configured(case: str, *settings: str, **options: Any) -> ConfiguredCase:
     """A case with settings, on a stack with accelerators."""
-    return planned(CATALOG.cases[case], CATALOG.stacks["cuda13"], RunOptions(set_=settings, **options))
+    return configure_case(CATALOG.cases[case], CATALOG.stacks["cuda13"], RunOptions(set_=settings, **options))
 
 
 LLAMA = configured("llama2-70b")
@@ -34,7 +34,7 @@ AQUILA = configured("aquila-33b")
 GIB = 2**30
 
 
-def accepted(plan: Planned, devices: int, per_node: int) -> list[ParallelLayout]:
+def accepted(plan: ConfiguredCase, devices: int, per_node: int) -> list[ParallelLayout]:
     """The layouts that the image side accepts."""
     from flagbench_cases.shared import manifests
     from flagbench_core import config
@@ -60,15 +60,17 @@ def accepted(plan: Planned, devices: int, per_node: int) -> list[ParallelLayout]
 @pytest.mark.parametrize(
     ("plan", "devices", "per_node"), [(LLAMA, 32, 8), (LLAMA, 80, 8), (LLAMA, 12, 6), (AQUILA, 16, 8), (AQUILA, 3, 3)]
 )
-def test_layouts_are_those_that_the_image_accepts_inside_nodes(plan: Planned, devices: int, per_node: int) -> None:
-    found = layouts(plan, devices, per_node)
+def test_layouts_are_those_that_the_image_accepts_inside_nodes(
+    plan: ConfiguredCase, devices: int, per_node: int
+) -> None:
+    found = list_layouts(plan, devices, per_node)
     assert sorted(found) == sorted(accepted(plan, devices, per_node))
     assert all(layout.ranks == devices and per_node % layout.tp == 0 for layout in found)
 
 
 def test_a_fixed_axis_stays() -> None:
     plan = configured("llama2-70b", "tp=4", "recompute=none")
-    assert {layout.tp for layout in layouts(plan, 32, 8)} == {4}
+    assert {layout.tp for layout in list_layouts(plan, 32, 8)} == {4}
     assert plan.recomputes == ("none",)
     assert LLAMA.recomputes == ("none", "full"), "selective repeats nothing with attention in one kernel"
     unfused = configured("llama2-70b", "flash_attention=false")
@@ -76,7 +78,7 @@ def test_a_fixed_axis_stays() -> None:
     fused = configured("llama2-70b", "recompute=selective")
     assert fused.recomputes == ("none",)
     with pytest.raises(FlagbenchError) as refused:
-        layouts(configured("llama2-70b", "tp=3"), 24, 6)
+        list_layouts(configured("llama2-70b", "tp=3"), 24, 6)
     assert "model.heads = 64" in refused.value.remedy
 
 
@@ -169,7 +171,7 @@ def test_a_distributed_optimizer_shares_its_states() -> None:
 
 def test_all_ranks_together_have_the_model() -> None:
     model = LLAMA.model
-    for layout in layouts(LLAMA, 32, 8):
+    for layout in list_layouts(LLAMA, 32, 8):
         held = sum(sum(model.parameters(layout, stage)) for stage in range(layout.pp)) * layout.tp
         padding = 2 * (model.padded_vocabulary(layout.tp) - model.vocab_size) * model.dim
         norms = (2 * model.layers + 1) * model.dim * (layout.tp - 1)  # every rank has them
@@ -187,7 +189,7 @@ def predicted(claim: Claim) -> StageMemory:
     settings = [f"{name}={value}" for name, value in values.items()]
     plan = configured(claim.case, *settings, preset=claim.run.preset, precision=claim.run.precision)
     ranks = claim.run.nodes * claim.run.gpus
-    if not plan.training:
+    if not plan.is_training:
         return forward_memory(plan.model, plan.step("none"), ParallelLayout(ranks, 1, 1))
     tp, pp = int(values["tp"]), int(values["pp"])
     layout = ParallelLayout(tp, pp, ranks // (tp * pp))
@@ -253,7 +255,7 @@ def test_the_page_shows_how_far_predictions_are_off() -> None:
 def test_the_layout_that_ran_out_of_memory_needs_too_much() -> None:
     """Of the eight that were published on A100 of 80 GB: PP1 DP8 TP1, and no other."""
     found = {}
-    for layout in layouts(LLAMA3, 8, 8):
+    for layout in list_layouts(LLAMA3, 8, 8):
         step = dataclasses.replace(LLAMA3.step("none"), micro_batches=512 // layout.dp)
         found[layout] = fullest_stage(LLAMA3.model, step, layout).in_use / GIB
     assert [layout for layout, needed in found.items() if needed > 80] == [ParallelLayout(1, 1, 8)]
@@ -264,8 +266,8 @@ def test_the_layout_that_ran_out_of_memory_needs_too_much() -> None:
 
 
 def test_layouts_that_fit_are_first() -> None:
-    found = rows(LLAMA, 32, 8, 64, GPU)
-    well, tight = ([row for row in found if row.fits and row.tight is tight] for tight in (False, True))
+    found = rank_layouts(LLAMA, 32, 8, 64, GPU)
+    well, tight = ([row for row in found if row.fits and row.is_tight is tight] for tight in (False, True))
     assert well
     assert tight
     assert found[: len(well) + len(tight)] == well + tight
@@ -275,13 +277,13 @@ def test_layouts_that_fit_are_first() -> None:
         assert sizes == sorted(sizes)
     for row in found:
         assert row.fits == (row.memory.in_use <= 64 * GIB)
-        assert row.tight == (0.9 * 64 * GIB < row.memory.in_use <= 64 * GIB)
+        assert row.is_tight == (0.9 * 64 * GIB < row.memory.in_use <= 64 * GIB)
         assert row.global_batch == 44 * row.layout.dp
 
 
 def test_the_least_recomputation_that_fits_is_chosen() -> None:
-    assert rows(LLAMA, 32, 8, 1e6, GPU)[0].recompute == "none"
-    recomputed = [row.recompute for row in rows(LLAMA, 32, 8, 80, GPU) if row.fits and not row.tight]
+    assert rank_layouts(LLAMA, 32, 8, 1e6, GPU)[0].recompute == "none"
+    recomputed = [row.recompute for row in rank_layouts(LLAMA, 32, 8, 80, GPU) if row.fits and not row.is_tight]
     assert {*recomputed} == {"none", "full"}
     assert recomputed == sorted(recomputed, reverse=True)
 
