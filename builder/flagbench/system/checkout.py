@@ -1,4 +1,4 @@
-"""The git commit of this checkout of flagbench, if it is a checkout."""
+"""The git commit of this checkout of flagbench, which images and records name; None in an installed copy."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from pathlib import Path
 
 from flagbench.system.queries import Ending, ask
 
-# builder/flagbench/system/checkout.py: the checkout is four folders up.
 TOP = Path(__file__).resolve().parents[3]
-"""The root of the checkout."""
+"""The root of the checkout: this file is builder/flagbench/system/checkout.py."""
 DECISIVE = ("builder", "entrypoints", "images", "manifests")
 """The folders that determine the content of an image."""
 _COMMIT = "# branch.oid "
+"""The start of the line on which `git status --porcelain=v2 --branch` prints the commit."""
 
 
 def commit() -> str | None:
-    """The commit's hash, with `-dirty` if a file that determines images differs; None outside a checkout, or if git
-    does not say.
+    """The commit's hash, with `-dirty` if a file that determines images differs from it.
 
-    Untracked files count too: they are copied into an image like any other.
+    None outside a checkout, or if git does not answer. Untracked files count too: they are copied into an image like
+    any other.
     """
     status = _git("status", "--porcelain=v2", "--branch", "--", *DECISIVE)
     if status is None:
@@ -38,6 +38,7 @@ def commit() -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
+    """What git prints for this checkout; None outside a checkout, or if git fails."""
     # An installed copy may lie inside another repository, so the folder itself must be the root.
     if not (TOP / ".git").exists():
         return None

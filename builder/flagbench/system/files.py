@@ -1,4 +1,7 @@
-"""Reads untrusted files, without blocking and never more than a limit; replaces files whole."""
+"""Reads files that may be anything without blocking, and never more than a limit; replaces files atomically.
+
+Whatever a user names, such as a record, a manifest or a lock, is read and written by these functions.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,9 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+"""What a path is called in an error message, by the type bits of its mode."""
+_BLOCK_BYTES = 1 << 20
+"""Most bytes read at once."""
 
 
 def read_file(path: Path, limit: int) -> bytes:
@@ -43,7 +49,7 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def read_input(path: Path, limit: int) -> bytes:
-    """As `read_file`, but also reads a shell's pipe, like the /dev/fd/63 of `<(zcat record.json.gz)`."""
+    """The content of a file as `read_file`, or of a shell's pipe, like the /dev/fd/63 of `<(zcat record.json.gz)`."""
     if not _is_unnamed_pipe(path):
         return read_file(path, limit)
     with path.open("rb", buffering=0) as file:
@@ -66,12 +72,13 @@ def read_stdin(limit: int) -> bytes:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file, which a crash of the machine does not lose, or leave what was there.
+    """Write a whole file that a crash of the machine does not lose, or leave the file that was there before.
 
-    Raises OSError, also where a link, a named pipe or a device is there: nothing is written through it.
+    Raises OSError, also if the path is a link, a named pipe or a device: nothing is written through it.
     """
     path = expanded(path)
     require_replaceable(path)
+    # The name of the temporary file has the process id, so that two processes do not write to one.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
     try:
@@ -85,7 +92,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def require_replaceable(path: Path) -> None:
-    """Raise OSError unless a path is a regular file, or nothing."""
+    """Raise OSError if the path exists and is not a regular file."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -102,7 +109,8 @@ def read_stream(stream: BinaryIO, limit: int) -> bytes:
     """The rest of an open file or a pipe, at most `limit` bytes. Raises OSError (EFBIG) if there is more."""
     content = bytearray()
     while len(content) <= limit:
-        block = stream.read(min(1 << 20, limit + 1 - len(content)))
+        one_more_than_allowed = limit + 1 - len(content)
+        block = stream.read(min(_BLOCK_BYTES, one_more_than_allowed))
         if not block:
             break
         content += block
@@ -112,8 +120,10 @@ def read_stream(stream: BinaryIO, limit: int) -> bytes:
 
 
 def _is_unnamed_pipe(path: Path) -> bool:
+    """Whether the path is a shell's pipe: a link of /dev/fd to `pipe:[...]`, which is not a path."""
     try:
-        return stat.S_ISFIFO(path.stat().st_mode) and not os.path.lexists(os.path.realpath(path))
+        is_pipe = stat.S_ISFIFO(path.stat().st_mode)
+        return is_pipe and not os.path.lexists(os.path.realpath(path))
     except (OSError, ValueError):
         return False
 
@@ -124,6 +134,7 @@ def reason(error: OSError) -> str:
 
 
 def _require_regular(status: os.stat_result) -> None:
+    """Raise OSError if the status is not that of a regular file."""
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
         raise OSError(errno.EINVAL, f"it is {kind}, not a file")

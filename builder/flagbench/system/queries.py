@@ -1,4 +1,7 @@
-"""Short queries of other programs, such as git and nvidia-smi, with a time limit."""
+"""Asks other programs, such as git and nvidia-smi, and waits for a short answer within a time limit.
+
+`ask` never raises for a program that is missing, fails or hangs: the `Answer` says how the question ended.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import IO
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import subprocess
 
 PATIENCE_S = 10.0
 """Seconds that an answer may take by default."""
 _MOST_BYTES = 1 << 20
+"""Bytes of both outputs together beyond which a program is stopped: far more than any answer that is read."""
+_BLOCK_BYTES = 1 << 16
+"""Most bytes read at once: the capacity of a pipe on Linux."""
+_KILLED_SECONDS = 0.5
+"""Seconds that a killed program is waited for; one that hangs in the kernel stays longer."""
 
 
 class Ending(str, Enum):
@@ -34,11 +45,23 @@ class Answer:
 
     ending: Ending
     text: str = ""
-    """What it printed on stdout, also before it failed."""
+    """What the program printed on stdout, also before it failed."""
     problem: str | None = None
-    """Why it failed, to follow its name, with its own first words; None if it answered."""
+    """Why there is no answer, as a phrase to follow the program's name; None if it answered."""
     code: int | None = None
-    """Its exit code; None if it did not end by itself."""
+    """The program's exit code; None if it did not end by itself."""
+
+
+class _Output(NamedTuple):
+    """What a program printed on its two outputs."""
+
+    printed: bytearray
+    errors: bytearray
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether there is more than any answer has."""
+        return len(self.printed) + len(self.errors) > _MOST_BYTES
 
 
 def ask(command: Sequence[str], seconds: float | None = None, **variables: str) -> Answer:
@@ -46,10 +69,10 @@ def ask(command: Sequence[str], seconds: float | None = None, **variables: str) 
 
     Args:
         command: the program and its arguments.
-        seconds: that it may take; PATIENCE_S by default.
-        variables: of its environment, beside those of this process.
+        seconds: the time that it may take; PATIENCE_S by default.
+        variables: environment variables of the program, in addition to those of this process.
     """
-    import subprocess  # most commands ask nothing
+    import subprocess  # imported here because most commands ask nothing
 
     if seconds is None:
         seconds = PATIENCE_S
@@ -68,63 +91,73 @@ def ask(command: Sequence[str], seconds: float | None = None, **variables: str) 
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
-        printed, errors = _read(process.stdout, process.stderr, deadline)
-    too_much = len(printed) + len(errors) > _MOST_BYTES
-    if too_much:
-        deadline = time.monotonic()
-    code: int | None = None
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        code = process.wait(max(0.0, deadline - time.monotonic()))
-    if code is None:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
-    if too_much:
+        output = _read(process.stdout, process.stderr, deadline)
+    if output.is_too_long:
+        _wait_or_kill(process, seconds=0.0)
         return Answer(Ending.FAILED, problem="printed too much")
+    code = _wait_or_kill(process, deadline - time.monotonic())
     if code is None:
         return Answer(Ending.NO_ANSWER, problem=f"did not answer within {seconds:g} s")
-    text = printed.decode("utf-8", "replace")
+    text = output.printed.decode("utf-8", "replace")
     if code:
-        return Answer(Ending.FAILED, text, _reason(code, text, errors.decode("utf-8", "replace")), code)
+        errors = output.errors.decode("utf-8", "replace")
+        return Answer(Ending.FAILED, text, _failure_reason(code, text, errors), code)
     return Answer(Ending.ANSWERED, text, code=code)
 
 
-def _read(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> tuple[bytearray, bytearray]:
-    """What is printed on both until stdout is closed, the deadline, or more than _MOST_BYTES together."""
+def _wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """The exit code of a process that ends within `seconds`; otherwise kill its session and return None."""
+    import subprocess
+
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(max(0.0, seconds))
+    with contextlib.suppress(OSError):  # it ended just now
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILLED_SECONDS)
+    return None
+
+
+def _read(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> _Output:
+    """Read both outputs until stdout is closed, the deadline has passed, or they are too long."""
     import select
 
-    printed, errors = bytearray(), bytearray()
-    open_streams = {stdout.fileno(): printed, stderr.fileno(): errors}
-    waiting = select.poll()
-    for number in open_streams:
-        waiting.register(number, select.POLLIN)
-    while len(printed) + len(errors) <= _MOST_BYTES:
-        left = deadline - time.monotonic()
-        if left <= 0:
+    output = _Output(bytearray(), bytearray())
+    open_streams = {stdout.fileno(): output.printed, stderr.fileno(): output.errors}
+    poller = select.poll()
+    for descriptor in open_streams:
+        poller.register(descriptor, select.POLLIN)
+    while not output.is_too_long:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0:
             break
         if stdout.fileno() not in open_streams:
-            left = 0.0  # something that the program started may keep stderr open: it is read as far as it goes
-        ready = waiting.poll(1000 * left)
+            # A process that the program started may keep stderr open, so only what is there already is read.
+            seconds_left = 0.0
+        ready = poller.poll(1000 * seconds_left)
         if not ready:
             break
-        for number, _ in ready:
-            block = os.read(number, 1 << 16)
+        for descriptor, _ in ready:
+            block = os.read(descriptor, _BLOCK_BYTES)
             if block:
-                open_streams[number] += block
+                open_streams[descriptor] += block
             else:
-                waiting.unregister(number)
-                del open_streams[number]
-    return printed, errors
+                poller.unregister(descriptor)
+                del open_streams[descriptor]
+    return output
 
 
-def _reason(code: int, printed: str, errors: str) -> str:
-    """The exit code with the first line on stdout, else the last one on stderr: a traceback ends with its error."""
+def _failure_reason(code: int, printed: str, errors: str) -> str:
+    """The exit code with a line of the program's: the first on stdout, else the last on stderr.
+
+    The last, because a traceback ends with its error.
+    """
     reason = f"failed with exit code {code}"
     if printed.strip():
         return f"{reason}: {first_line(printed)}"
     if errors.strip():
-        return f"{reason}: {errors.strip().splitlines()[-1].strip()}"
+        last_line = errors.strip().splitlines()[-1]
+        return f"{reason}: {last_line.strip()}"
     return reason
 
 

@@ -1,4 +1,4 @@
-"""The folders of this user: records and what waits to be stored, and the cache."""
+"""The folders of this user: one for records, stored or waiting to be, and one for caches."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from flagbench_core.scratch import user_folder
 
 
 def data_folder() -> Path:
-    """The user's own folder."""
-    return _own(user_data_path, "flagbench")
+    """`flagbench` in the platform's folder for data, which is XDG_DATA_HOME or ~/.local/share."""
+    return _find_user_folder(user_data_path, "flagbench")
 
 
 def cache_folder() -> Path:
     """`flagbench` in the platform's folder for caches, which is XDG_CACHE_HOME or ~/.cache."""
-    return _own(user_cache_path, "cache")
+    return _find_user_folder(user_cache_path, "cache")
 
 
-def _own(find: Callable[[str], Path], name: str) -> Path:
-    """A folder of the platform; for a user without a name and a home one in TMPDIR, as record/unsent.py has it.
+def _find_user_folder(find: Callable[[str], Path], fallback_name: str) -> Path:
+    """The folder that `find` of platformdirs returns for flagbench.
 
-    Raises FlagbenchError (usage) if there is none.
+    For a user without a name and a home, as in many containers, it is `fallback_name` in the user's folder in TMPDIR.
+    The image side, record/unsent.py, uses the same one. Raises FlagbenchError (usage) if that cannot be used either.
     """
     with suppress(RuntimeError):  # platformdirs: no home directory
         folder = find("flagbench")
         if folder.is_absolute():
             return folder
     try:
-        return Path(user_folder()) / name
+        return Path(user_folder()) / fallback_name
     except OSError as error:
         raise FlagbenchError(
             f"cannot use {error.filename} for lack of a home folder: {reason(error)}",
