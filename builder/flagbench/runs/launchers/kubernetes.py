@@ -1,4 +1,9 @@
-"""A run as a job of Kubernetes: its options, the request, checked before a cluster sees it, its YAML, and kubectl."""
+"""Submits a run as a Kubernetes job.
+
+`JobRequest` checks the options before a cluster sees them, `render_job` writes the YAML from the template
+manifests/kubernetes/job.yaml.j2, and `submit` applies it with kubectl. `flagbench job --for kubernetes` uses this
+module through `launchers.schedulers`.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +51,12 @@ from flagbench_core.redaction import redact
 from flagbench_core.s3 import S3Error, parse_address
 
 _VOLUME = "NAME[:SUBPATH]"
+"""How --help writes the value of an option that names a volume."""
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Options of a job, as typed. None is the default."""
+    """The options of `flagbench job --for kubernetes`, as the user typed them. None: the option was not given."""
 
     GROUP: ClassVar[str] = "Cluster"
 
@@ -94,18 +100,18 @@ class Volume:
     subpath: str | None
     """The folder in the volume; None: the whole volume."""
     read_only: bool
-    """Whether the claim can be attached read-only: it is not also the claim of --out-pvc."""
+    """Whether the claim is attached read-only, as every claim is but that of --out-pvc."""
 
 
 def volumes_of(job: JobOptions) -> tuple[Volume, ...]:
     """The volumes of `--NAME-pvc CLAIM[:SUBPATH]`."""
-    written = (job.out_pvc or "").partition(":")[0]
+    out_claim = (job.out_pvc or "").partition(":")[0]
     volumes = []
     for name in ("data", "weights", "resume", "out"):
         text = getattr(job, f"{name}_pvc")
         if text is not None:
             claim, _, subpath = text.partition(":")
-            volumes.append(Volume(name, claim, subpath or None, claim != written))
+            volumes.append(Volume(name, claim, subpath or None, read_only=claim != out_claim))
     return tuple(volumes)
 
 
@@ -142,21 +148,23 @@ def check_store(job: JobOptions) -> None:
 
 
 DEFAULT_MINUTES = 210
+"""The default of --max-minutes. With `_DEADLINE_SLACK`, the cluster removes a job after four hours."""
 _LONGEST_NAME = 63
-"""Characters of a host name, which a pod's is: the job's with the number of the node."""
+"""Most characters of a host name. That of a pod is the job's name with the number of the node."""
+_HASH_DIGITS = 8
+"""Digits in a generated name that are computed from the run id, so that runs have different names."""
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-"""A label of RFC 1123, as Kubernetes has it (Object Names and IDs)."""
+"""A label of RFC 1123, as Kubernetes requires of names (its documentation: Object Names and IDs)."""
 _NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secret=")
-"""Options with the name of something, which may well look like a key: sk-learn-2x8-nightly."""
+"""Options whose value is a name. A name may look like a secret and is not checked for one: sk-learn-2x8-nightly."""
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """One job.
+    """One job, whose options are checked when it is made.
 
-    Raises FlagbenchError (usage) when it is made, for the first value that the image would refuse once it has its
-    nodes, that would give away a secret, or that cannot name a job. Quantities and other names are for the cluster to
-    check.
+    Raises FlagbenchError (usage) for the first value that the image would refuse once the job has its nodes, that
+    would give away a secret, or that cannot name a job. Quantities and other names are checked by the cluster.
     """
 
     case: Case
@@ -168,35 +176,39 @@ class JobRequest:
         check_options(self.run)
         check_ranges(self.job)
         check_store(self.job)
-        # Parsed for their errors.
-        _ = self.config, self.rdma, self.environment, self.node_labels
-        for word in self.command():
-            option = word.partition("=")[0]
-            if fault := text_fault(word):
-                raise FlagbenchError(f"the value of {option} {fault}", remedy="leave it out")
-            if not word.startswith(_NAMES):
-                refuse_secret(option, "", word)
+        # These properties parse options when they are read first, and raise for those that are not valid.
+        _ = self.config
+        _ = self.rdma
+        _ = self.environment
+        _ = self.node_labels
+        self._check_words()
         self._check_name()
         check_data(self.run, self.job)
         self._check_image()
 
     @cached_property
     def run_id(self) -> str:
-        """The same on every node, so it is made once, here."""
+        """The id of the run. It is chosen here, because all nodes must have the same one."""
         return self.run.run_id or new_run_id()
 
     @cached_property
     def job_name(self) -> str:
-        """The name of the job; made of case, stack and run id where none was given."""
+        """The name of the job; by default of case and stack, with digits computed from the run id."""
         if self.job.name is not None:
             return self.job.name
         slug = re.sub(r"[^a-z0-9]+", "-", f"flagbench-{self.case.name}-{self.stack.name}".lower())
-        room = _LONGEST_NAME - len(f"-{self.run.nodes - 1}") - 9
-        return f"{slug[:room].rstrip('-')}-{hashlib.sha256(self.run_id.encode()).hexdigest()[:8]}"
+        suffix = "-" + hashlib.sha256(self.run_id.encode()).hexdigest()[:_HASH_DIGITS]
+        longest_slug = _LONGEST_NAME - len(suffix) - len(self._last_node_suffix)
+        return slug[:longest_slug].rstrip("-") + suffix
+
+    @property
+    def _last_node_suffix(self) -> str:
+        """What the name of the last node's pod adds to the job's, for example `-1` with two nodes."""
+        return f"-{self.run.nodes - 1}"
 
     @property
     def image(self) -> str:
-        """The image to run, by digest where one was given, else by a tag that does not move."""
+        """The name of the image to run: that of --image, else the one that this version of flagbench builds."""
         if self.job.image is not None:
             return self.job.image
         image = image_of(self.case.name, self.stack.name, __version__)
@@ -206,14 +218,18 @@ class JobRequest:
 
     @property
     def image_digest(self) -> str | None:
-        """The digest in the name of the image, if it has one."""
+        """The digest in the name of the image; None if it has none."""
         reference = find_reference(self.image)
-        return reference.digest if reference else None
+        if reference is None:
+            return None
+        return reference.digest
 
     @property
     def max_minutes(self) -> float:
         """Minutes after which the run ends itself."""
-        return DEFAULT_MINUTES if self.run.max_minutes is None else self.run.max_minutes
+        if self.run.max_minutes is None:
+            return DEFAULT_MINUTES
+        return self.run.max_minutes
 
     @property
     def volumes(self) -> tuple[Volume, ...]:
@@ -222,7 +238,7 @@ class JobRequest:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The resolved configuration; what is on the volumes is not known."""
+        """The resolved configuration, as far as it is known without looking at the volumes."""
         source = self.run.data
         if self.job.data_pvc is not None:
             source = "files"
@@ -238,8 +254,8 @@ class JobRequest:
 
     @cached_property
     def rdma(self) -> Mapping[str, str]:
-        """Network devices of one pod, by resource."""
-        resources = _pairs("--rdma-resource", self.job.rdma_resource)
+        """The number of network devices of one pod as text, by the cluster's name of the resource."""
+        resources = _parse_pairs("--rdma-resource", self.job.rdma_resource)
         if self.stack.kubernetes.resource in resources:
             raise FlagbenchError(
                 f"--rdma-resource {self.stack.kubernetes.resource} is the accelerator's own", remedy="see --gpus"
@@ -248,35 +264,45 @@ class JobRequest:
 
     @cached_property
     def environment(self) -> Mapping[str, str]:
-        """The variables of `--env`, by name: none that the job sets itself, and no secret, which it would show."""
+        """The variables of `--env`, by name. One that the job sets itself, or that has a secret, is refused."""
         return read_env(self.job.env, {self.stack.device.visibility_variable})
 
     @cached_property
     def memory(self) -> MeasuredMemory | None:
-        """The memory that such a run was measured to use on each device."""
+        """The memory that such a run was measured to use on each device; None if none was measured."""
         return measured_memory(self.case, self.config, self.config["precision"], self.run.ranks)
 
     @property
     def devices_with_memory(self) -> tuple[DeviceModel, ...]:
-        """The stack's devices that have as much memory as was measured."""
-        least = 0 if self.memory is None else self.memory.gib
-        return tuple(device for device in self.stack.accelerators if device.memory_gib >= least)
+        """The stack's devices that have as much memory as was measured; all if none was measured."""
+        devices = self.stack.accelerators
+        if self.memory is None:
+            return tuple(devices)
+        needed_gib = self.memory.gib
+        return tuple(device for device in devices if device.memory_gib >= needed_gib)
 
     @cached_property
     def node_labels(self) -> Mapping[str, tuple[str, ...]]:
-        """Labels that a node must have, each with the values allowed."""
-        labels = _pairs("--node-label", self.job.node_label)
-        if labels:
-            return {key: tuple(text.split(",")) for key, text in labels.items()}
-        # As NVIDIA's GPU feature discovery writes the driver's name of a device.
+        """Labels that a node must have, each with the values allowed: those of --node-label, else the stack's.
+
+        A label of the stack without values has the names of its devices.
+        """
+        chosen = _parse_pairs("--node-label", self.job.node_label)
+        if chosen:
+            return {key: tuple(text.split(",")) for key, text in chosen.items()}
         devices = self.devices_with_memory or self.stack.accelerators
-        products = tuple(device.name.replace(" ", "-") for device in devices)
-        labels_of_stack = self.stack.kubernetes.node_labels
-        return {key: values or products for key, values in labels_of_stack.items() if values or products}
+        # NVIDIA's GPU feature discovery writes the driver's name of a device with hyphens.
+        device_names = tuple(device.name.replace(" ", "-") for device in devices)
+        labels: dict[str, tuple[str, ...]] = {}
+        for key, values in self.stack.kubernetes.node_labels.items():
+            allowed = values or device_names
+            if allowed:
+                labels[key] = allowed
+        return labels
 
     def arguments(self) -> list[str]:
-        """The arguments of the image, but for the number of the node, which the cluster sets."""
-        # /data is named though it is the default: the tiny preset would take the set that it carries.
+        """The arguments of the image, except the number of the node, which the cluster sets."""
+        # /data is the default, but must be named: the tiny preset would use the data that it carries.
         arguments = replace(self.run, run_id=self.run_id, max_minutes=self.max_minutes).image_arguments()
         arguments += [f"--{volume.name}=/{volume.name}" for volume in self.volumes]
         if self.job.store is not None:
@@ -284,7 +310,7 @@ class JobRequest:
         return arguments
 
     def command(self) -> list[str]:
-        """The words of the command that makes this job again, byte for byte."""
+        """The words of the command that prints the same YAML again."""
         name = f"{self.case.name}:{self.stack.selector}"
         run = replace(self.run, run_id=self.run_id)
         env = tuple(f"{key}={value}" for key, value in self.environment.items() if key != GIVEN)
@@ -299,32 +325,49 @@ class JobRequest:
             warnings.append(
                 f"clusters pull {self.image} from docker.io; name your registry with --registry or --image"
             )
-        devices = () if self.job.node_label else self.stack.accelerators
-        if self.memory is not None and devices and not self.devices_with_memory:
-            most = max(device.memory_gib for device in devices)
-            warnings.append(lacking(self.case, self.memory, most, self.run.ranks))
+        memory_warning = self._memory_warning()
+        if memory_warning is not None:
+            warnings.append(memory_warning)
         if self.job.store is not None and self.job.store_secret is None:
             warnings.append("the job gives its pods no credentials for the bucket; --store-secret does")
-        stored = self.job.store is not None or self.job.out_pvc is not None
-        if self.run.nodes > 1 and not stored:
+        is_kept = self.job.store is not None or self.job.out_pvc is not None
+        if self.run.nodes > 1 and not is_kept:
             warnings.append(
                 "if a node fails, the other pods and their logs are deleted, so the record may be lost; "
                 "keep it with --out-pvc CLAIM or --store"
             )
         return warnings
 
+    def _memory_warning(self) -> str | None:
+        """A warning that no device of the stack has the memory that was measured; None if one has, or is chosen."""
+        if self.memory is None or not self.stack.accelerators:
+            return None
+        if self.job.node_label or self.devices_with_memory:
+            return None
+        largest_gib = max(device.memory_gib for device in self.stack.accelerators)
+        return lacking(self.case, self.memory, largest_gib, self.run.ranks)
+
+    def _check_words(self) -> None:
+        """Refuse a value that cannot be in YAML, and one that looks like a secret: the YAML shows the command."""
+        for word in self.command():
+            option = word.partition("=")[0]
+            if fault := text_fault(word):
+                raise FlagbenchError(f"the value of {option} {fault}", remedy="leave it out")
+            if not word.startswith(_NAMES):
+                refuse_secret(option, "", word)
+
     def _check_name(self) -> None:
-        """The host name of the last pod, which has the number of its node, must be a label of RFC 1123."""
-        number = f"-{self.run.nodes - 1}"
-        if len(self.job_name + number) <= _LONGEST_NAME and _LABEL.fullmatch(self.job_name):
+        """Refuse a name with which the host name of the last node's pod is not a label of RFC 1123."""
+        longest = _LONGEST_NAME - len(self._last_node_suffix)
+        if len(self.job_name) <= longest and _LABEL.fullmatch(self.job_name):
             return
-        most = _LONGEST_NAME - len(number)
         raise FlagbenchError(
             f"--name {self.job_name!r} cannot name a Kubernetes job",
-            remedy=f"use at most {most} of a to z, 0 to 9 and '-', a letter or digit first and last",
+            remedy=f"use at most {longest} of a to z, 0 to 9 and '-', a letter or digit first and last",
         )
 
     def _check_image(self) -> None:
+        """Refuse two names of the image, one in a bucket, and one that may mean another image tomorrow."""
         if self.job.image is not None and self.job.registry is not None:
             raise FlagbenchError("--image and --registry contradict each other", remedy="give one of them")
         if is_in_bucket(self.image):
@@ -351,7 +394,7 @@ def image_fault(image: str) -> str | None:
     return None
 
 
-def _pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     """`KEY=VALUE` texts by key. Raises FlagbenchError (usage) for a text without '=', and for a key given twice."""
     pairs: dict[str, str] = {}
     for text in texts:
@@ -367,33 +410,57 @@ def _pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
 
 _DEADLINE_SLACK = 1800
 """Seconds beyond --max-minutes for waiting for nodes, pulling a large image and starting."""
-_ONE_NODE_LABEL = "kubernetes.io/hostname"
+_HOST_NAME_LABEL = "kubernetes.io/hostname"
+"""The label that has another value on every node."""
 
 
 def render_job(request: JobRequest) -> str:
-    """The Service and the Job, in the order in which they are to be made, below the command that makes them again."""
-    needs, gpus = request.stack.kubernetes, request.run.gpus
-    # What is written to /dev/shm counts against the memory of the pod.
-    memory = (needs.memory_per_device_gib + needs.shm_per_device_gib) * gpus
-    resources = {"cpu": str(needs.cpus_per_device * gpus), "memory": f"{memory}Gi"}
-    if needs.resource is not None:
-        resources[needs.resource] = str(gpus)
-    alike = [key for key, values in request.node_labels.items() if len(values) > 1 and key != _ONE_NODE_LABEL]
+    """The YAML of the Service and the Job, in the order in which they must be created.
+
+    A comment at its start has the command that prints it again.
+    """
+    needs = request.stack.kubernetes
+    gpus = request.run.gpus
     values = {
         "request": request,
         "deadline": math.ceil(request.max_minutes * 60) + _DEADLINE_SLACK,
         "shm": f"{needs.shm_per_device_gib * gpus}Gi",
-        "resources": {**resources, **request.rdma},
-        "alike": alike if request.run.nodes > 1 else [],
+        "resources": _pod_resources(request),
+        "alike": _shared_labels(request),
         # Pinning memory for RDMA needs a capability that other uids cannot hold.
         "root": bool(request.rdma) or request.stack.docker.root,
     }
-    header = f"# Made by flagbench {__version__}:\n#   {_ascii(shlex.join(request.command()))}\n"
-    return header + _template().render(values)
+    command = _escape_non_ascii(shlex.join(request.command()))
+    header = f"# Made by flagbench {__version__}:\n#   {command}\n"
+    return header + _job_template().render(values)
+
+
+def _pod_resources(request: JobRequest) -> dict[str, str]:
+    """The resources of one pod as Kubernetes writes them: processors, memory, accelerators and network devices."""
+    needs = request.stack.kubernetes
+    gpus = request.run.gpus
+    # What is written to /dev/shm counts as memory of the pod.
+    memory_gib = (needs.memory_per_device_gib + needs.shm_per_device_gib) * gpus
+    resources = {"cpu": str(needs.cpus_per_device * gpus), "memory": f"{memory_gib}Gi"}
+    if needs.resource is not None:
+        resources[needs.resource] = str(gpus)
+    return {**resources, **request.rdma}
+
+
+def _shared_labels(request: JobRequest) -> list[str]:
+    """The labels that must have one value on all nodes of a job, so that its devices are of one kind."""
+    if request.run.nodes == 1:
+        return []
+    labels = []
+    for key, values in request.node_labels.items():
+        if len(values) > 1 and key != _HOST_NAME_LABEL:
+            labels.append(key)
+    return labels
 
 
 @cache
-def _template() -> Template:
+def _job_template() -> Template:
+    """The template of the job."""
     environment = Environment(
         loader=FileSystemLoader(shipped_manifests() / "kubernetes"),
         # Applied to the value of every {{ }}, so that none can be forgotten.
@@ -409,15 +476,16 @@ def _template() -> Template:
 
 def quote(value: Any) -> str:
     """A value as YAML that every parser reads back as the same: ASCII JSON, in which strings are always quoted."""
-    return _ascii(json.dumps(value, ensure_ascii=False))
+    return _escape_non_ascii(json.dumps(value, ensure_ascii=False))
 
 
-def _ascii(text: str) -> str:
-    """Anything but printable ASCII, line breaks of any kind included, as YAML escapes it between double quotes."""
+def _escape_non_ascii(text: str) -> str:
+    """The text in printable ASCII; other characters, line breaks included, are escaped as in double-quoted YAML."""
     return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08x}", text)
 
 
 _KUBECTL_SECONDS = 30
+"""Longest time for kubectl to apply a job: a server that has not answered by then is not reachable."""
 
 
 def health() -> Diagnosis:
@@ -430,14 +498,17 @@ def health() -> Diagnosis:
 
 
 def submit(job: str) -> str:
-    """Apply the YAML of a job; returns what kubectl said. Raises FlagbenchError (engine) where it cannot."""
+    """Apply the YAML of a job and return what kubectl printed.
+
+    Raises FlagbenchError: usage if kubectl is not installed, engine if it fails or does not answer in time.
+    """
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         raise FlagbenchError(
             "--submit needs kubectl, which is not installed", remedy="install it, or apply the printed job elsewhere"
         )
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [kubectl, "apply", "--validate=strict", "--filename=-"],
             input=job,
             capture_output=True,
@@ -446,9 +517,9 @@ def submit(job: str) -> str:
             timeout=_KUBECTL_SECONDS,
             check=False,
         )
-        if done.returncode == 0:
-            return done.stdout.strip()
-        reason = " ".join(done.stderr.split())
+        if process.returncode == 0:
+            return process.stdout.strip()
+        reason = " ".join(process.stderr.split())
     except subprocess.TimeoutExpired:
         reason = f"no answer in {_KUBECTL_SECONDS} s"
     except OSError as error:
