@@ -1,4 +1,7 @@
-"""Stores the bundles and the record of a run."""
+"""Runs a target to its end and stores what the run left: its record and its bundles.
+
+A bundle is an archive of one node's raw events. `flagbench run`, `reproduce` and `accept` call `run_and_keep`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from flagbench.console.output import print_error, print_note
 from flagbench.errors import FlagbenchError
 from flagbench.records.store import Store, open_store
 from flagbench.records.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.runs.launchers import LaunchResult
-from flagbench.runs.launchers.launch_time import TimedLaunch, stamped, timed_launch
+from flagbench.runs.launchers.launch_time import TimedLaunch, timed_launch, write_launch
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
 from flagbench.system.files import reason
@@ -21,7 +25,10 @@ from flagbench_core.exit_codes import ExitCode
 
 
 def open_usable_store(url: str | None) -> Store:
-    """The store. Raises FlagbenchError (usage, network) where it cannot store a record: a run would be lost."""
+    """Open the store and check that it can store a record, so that no run is lost.
+
+    Raises FlagbenchError (usage or network) if it cannot.
+    """
     store = open_store(url)
     health = store.health()
     if not health.ok:
@@ -35,7 +42,7 @@ def open_usable_store(url: str | None) -> Store:
 
 @contextmanager
 def bundles_of(request: RunRequest) -> Iterator[RunRequest]:
-    """The request with a folder of its own for bundles; without one where none can be made, which is reported."""
+    """The request with a temporary folder for its bundles. If none can be made, warn and run without bundles."""
     with ExitStack() as stack:
         try:
             request = replace(request, bundle=str(stack.enter_context(bundle_folder())))
@@ -46,61 +53,71 @@ def bundles_of(request: RunRequest) -> Iterator[RunRequest]:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that has ended. Its record, if there is one, is stored unless that failed."""
+    """A run that has ended, and whether its record is stored."""
 
     result: LaunchResult
     launch: TimedLaunch
     kept: bool
     """Whether the record is in the store."""
     code: int
-    """The exit code, storing included."""
+    """The exit code of the run, or NOT_STORED if the run ended well and something of it could not be stored."""
     refused: bool = False
-    """Whether nothing was run: the image refused its arguments, as another version of it may, or found the wrong
-    hardware. Such a record is not stored."""
+    """Whether nothing was run: the image refused its arguments, as one of another version may, or found the wrong
+    hardware. The record of such a run is not stored."""
 
 
 def run_and_keep(target: Target, store: Store) -> Finished:
-    """Run to the end and store what the run left. Raises FlagbenchError if nothing could be started."""
+    """Run to the end and store the record and the bundles. Raises FlagbenchError if nothing could be started."""
     store.check_keeps()
     with bundles_of(target.request) as request:
         launch = timed_launch(target.launcher, request, target.via)
-        if _refused(launch.result):
+        if _is_usage_error(launch.result):
             return Finished(launch.result, launch, kept=False, code=launch.result.exit_code, refused=True)
-        result = stamped(launch, request)
+        result = write_launch(launch, request)
         if result.exit_code == ExitCode.WRONG_HARDWARE:
             return Finished(result, launch, kept=False, code=result.exit_code, refused=True)
-        kept, code = keep(result, request, store)
-        return Finished(result, launch, kept, code)
+        kept = keep(result, request, store)
+        return Finished(result, launch, kept.has_record, kept.code)
 
 
-def _refused(result: LaunchResult) -> bool:
+def _is_usage_error(result: LaunchResult) -> bool:
+    """Whether the record says that the image refused its arguments."""
     try:
         return bool(json.loads(result.record)["status"]["phase"] == "usage")
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
-def keep(result: LaunchResult, request: RunRequest, store: Store) -> tuple[bool, int]:
-    """Store the bundles of a run, then its record; a failure does not keep the others from being stored.
+class Kept(NamedTuple):
+    """What of a run is in the store."""
 
-    Whether the record is in the store, and the exit code; failures are reported. Meanwhile all of it waits: that may
-    take minutes, and may be interrupted.
+    has_record: bool
+    """Whether the store has the record."""
+    code: int
+    """The exit code of the run, or NOT_STORED if the run ended well and something of it could not be stored."""
+
+
+def keep(result: LaunchResult, request: RunRequest, store: Store) -> Kept:
+    """Store the bundles of a run, then its record; if one cannot be stored, print why and go on with the next.
+
+    Storing may take minutes and be interrupted, so everything is first moved to a folder where it waits to be stored.
     """
     try:
         waiting = _set_aside(result, request, store.url)
-    except FlagbenchError as error:  # what it left is no record
+    except FlagbenchError as error:  # the record is not valid
         print_error(error.message, f"{error.remedy}; the record is on stdout")
-        return False, result.exit_code or int(ExitCode.NOT_STORED)
-    kept = complete = True
+        return Kept(has_record=False, code=result.exit_code or int(ExitCode.NOT_STORED))
+    has_record = True
+    all_stored = True
     for blob in waiting:
         is_record = blob.place is None
         try:
             location = blob.send(store)
         except FlagbenchError as error:
-            complete = False
+            all_stored = False
             remedy = error.remedy
             if is_record:
-                kept = False
+                has_record = False
                 remedy += "; the record is on stdout"
             if blob.path.exists():
                 remedy += "; `flagbench results push` stores it later"
@@ -109,15 +126,16 @@ def keep(result: LaunchResult, request: RunRequest, store: Store) -> tuple[bool,
         blob.forget()
         if is_record:
             print_note(f"record {blob.record_id} kept in {location}")
-    if complete:
-        return kept, result.exit_code
-    return kept, result.exit_code or int(ExitCode.NOT_STORED)
+    if all_stored:
+        return Kept(has_record, result.exit_code)
+    return Kept(has_record, result.exit_code or int(ExitCode.NOT_STORED))
 
 
 def _set_aside(result: LaunchResult, request: RunRequest, address: str) -> list[Waiting]:
-    """Move the bundles and the record of a run to where they wait to be stored. Raises RecordError, moving nothing.
+    """Move the bundles and the record of a run to the folder where they wait to be stored, in that order.
 
-    A node that is not the first has bundles alone.
+    Nodes other than node 0 have bundles and no record. Raises RecordError for a record that is not valid, and then
+    moves nothing.
     """
     records = []
     if result.record.strip():

@@ -1,4 +1,8 @@
-"""Several runs as a series: of one image one after another, or of two in turn."""
+"""Runs an image several times as a series, or two images in turn as two series.
+
+`plan_sides` plans the runs and `run_sides` makes them; `flagbench run --repeat` and `flagbench reproduce` use both. A
+series is stored as a document (records/series_document.py) next to the records of its runs.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import typer
 from msgspec.structs import replace
@@ -44,7 +48,9 @@ from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 
 _NAME_BYTES = 8
-"""Random bytes in a generated name."""
+"""Random bytes in a generated name: enough that two series never get the same one."""
+_TOKEN_BYTES = 16
+"""Random bytes by which the writer of a series is distinguished from others with the same name."""
 
 
 @dataclass(frozen=True)
@@ -78,37 +84,37 @@ class SeriesOptions:
     @property
     def requested(self) -> bool:
         """Whether the run is to be a series; a name alone makes one of a single run."""
-        return (self.repeat, self.interleave, self.name) != (None, None, None)
+        return self.repeat is not None or self.interleave is not None or self.name is not None
 
     @property
     def count(self) -> int:
-        """Runs of each side."""
+        """The number of runs of each image."""
         return self.repeat or 1
 
     @property
     def facts(self) -> dict[str, str | int | None]:
-        """The series as a dry run prints it."""
+        """The series as `--dry-run` prints it: its options by name."""
         return {"repeat": self.count, "interleave": self.interleave, "name": self.name or "random"}
 
 
 @dataclass
 class Side:
-    """An image and the series of its runs."""
+    """One of the images that are compared, with the series of its runs; without --interleave there is one side."""
 
     target: Target
     runs: tuple[SeriesRun, ...]
     """The planned runs, in order."""
     writer: SeriesWriter | None
-    """None on nodes other than node 0, which alone writes the series."""
+    """Writes the series to the store; None on nodes other than node 0, which alone writes it."""
     contents: dict[int, bytes] = field(default_factory=dict)
-    """The record of each run, as it was stored or should have been."""
+    """The JSON of each run's record by the run's number, also if it could not be stored."""
     unstored: list[bytes] = field(default_factory=list)
-    """Records that could not be stored."""
+    """The JSON of the records that could not be stored."""
     stored: bool = True
     """Whether the series itself is stored, once it has ended."""
 
     def read(self, run: int) -> Record | None:
-        """The record of a run; None where it left no valid one."""
+        """The record of the run with that number; None if it left no valid one."""
         if run not in self.contents:
             return None
         try:
@@ -118,7 +124,7 @@ class Side:
 
     @property
     def series(self) -> Series | None:
-        """The series with the records of its runs."""
+        """The series with the records of its runs; None on nodes other than node 0."""
         if self.writer is None:
             return None
         return with_records(self.writer.series, lambda run: self.contents.get(run.run))
@@ -149,16 +155,16 @@ def plan_sides(
     command: Sequence[str],
     digests: Sequence[str | None],
 ) -> list[Side]:
-    """A side for each target, its series not begun yet.
+    """A side for each target, one or two, with its series not begun yet.
 
     Args:
-        command: the words of the command line.
-        digests: of each target's configuration before a run's own seed is set.
+        series: the options of the series.
+        targets: what to run, one target for each side.
+        store: where the series are written.
+        command: the words of the command line, which the series records.
+        digests: the digest of each target's configuration before a run's own seed is set.
     """
     name = series.name or secrets.token_hex(_NAME_BYTES)
-    named_by: Literal["flagbench", "user"] = "user"
-    if series.name is None:
-        named_by = "flagbench"
     series_ids = [series_id_of(name, None)]
     if len(targets) > 1:
         series_ids = [series_id_of(name, side) for side in SIDES]
@@ -173,24 +179,14 @@ def plan_sides(
         interleaved_with = None
         if len(series_ids) > 1:
             interleaved_with = series_ids[1 - index]
-        seeds: Literal["derived", "given"] = "given"
-        if options.seed is None:
-            seeds = "derived"
         document = SeriesDocument(
             series_id=series_id,
             nonce=name,
-            nonce_by=named_by,
-            seeds=seeds,
-            token=secrets.token_hex(16),
+            nonce_by=_who_named(series),
+            seeds=_how_seeded(options),
+            token=secrets.token_hex(_TOKEN_BYTES),
             flagbench=Builder(__version__, commit()),
-            request=SeriesRequest(
-                command=tuple(redact(word) for word in command),
-                case=target.request.case.name,
-                stack=target.request.stack.name,
-                via=target.via,
-                image=target.image,
-                config_digest=digest,
-            ),
+            request=_request_document(target, command, digest),
             requested=series.count,
             runs=runs,
             started_at=started_at,
@@ -200,38 +196,66 @@ def plan_sides(
     return sides
 
 
+def _who_named(series: SeriesOptions) -> Literal["flagbench", "user"]:
+    """Who chose the name of the series."""
+    if series.name is None:
+        return "flagbench"
+    return "user"
+
+
+def _how_seeded(options: LocalOptions) -> Literal["derived", "given"]:
+    """Whether each run has a seed derived from the series' name, or all have the one that the user gave."""
+    if options.seed is None:
+        return "derived"
+    return "given"
+
+
+def _request_document(target: Target, command: Sequence[str], digest: str | None) -> SeriesRequest:
+    """What the series document says about the command that began it."""
+    return SeriesRequest(
+        command=tuple(redact(word) for word in command),
+        case=target.request.case.name,
+        stack=target.request.stack.name,
+        via=target.via,
+        image=target.image,
+        config_digest=digest,
+    )
+
+
 def run_sides(
     sides: Sequence[Side], run: Callable[[Target], Finished], *, until: Callable[[int], bool] | None = None
 ) -> int:
-    """Run everything in order and store the series; the exit code is that of the first run that did not end well.
+    """Run all planned runs in order and store the series. Returns the exit code of the first run that failed.
 
-    What was run stays in the series if the rest is interrupted. Raises FlagbenchError where the series could not be
-    begun, or where its first run could not be started: then nothing was run, and there is no series.
+    The series is stored even if it is interrupted. Raises FlagbenchError if the series cannot be begun, or its first
+    run cannot be started: then nothing was run, and there is no series.
 
     Args:
-        run: runs a target to its end and stores what it left.
-        until: called with a run's exit code once it has ended and is noted; whether the rest is not to be run.
+        sides: the one or two images with their planned runs.
+        run: runs a target to its end and stores its record.
+        until: called with the exit code of each run that has ended; if it returns True, no more runs are made.
     """
     codes: list[int] = []
     with Delaying() as delaying:
         _begin(sides)
         stored = True
         try:
-            turns = [*_turns(sides)]
+            turns = [*_runs_in_turn(sides)]
             for number, (side, planned) in enumerate(turns, 1):
                 label = ""
                 if len(sides) > 1:
                     label = f" ({side.target.name})"
                 print_note(f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}")
-                code, continues = _run_planned(side, planned, run, first=number == 1)
-                codes.append(code)
-                if not continues or delaying.signalled is not None:
-                    codes.append(int(ExitCode.INTERRUPTED))  # even where the run at hand still ended well
+                ended = _run_planned(side, planned, run, is_first=number == 1)
+                codes.append(ended.code)
+                if ended.ends_series or delaying.signalled is not None:
+                    # This is the exit code if the last run still ended well.
+                    codes.append(int(ExitCode.INTERRUPTED))
                     break
-                if until is not None and until(code):
+                if until is not None and until(ended.code):
                     break
         finally:
-            stored = _end(sides)
+            stored = _store_series(sides)
     for code in codes:
         if code != ExitCode.OK:
             return code
@@ -241,7 +265,7 @@ def run_sides(
 
 
 def _begin(sides: Sequence[Side]) -> None:
-    """Reserve the ids of all series, or of none. Raises StoreError."""
+    """Reserve the ids of all series. If one cannot be reserved, release the others and raise StoreError."""
     begun: list[SeriesWriter] = []
     try:
         for side in sides:
@@ -254,7 +278,7 @@ def _begin(sides: Sequence[Side]) -> None:
         raise
 
 
-def _turns(sides: Sequence[Side]) -> Iterator[tuple[Side, SeriesRun]]:
+def _runs_in_turn(sides: Sequence[Side]) -> Iterator[tuple[Side, SeriesRun]]:
     """The runs in the order A B B A A B ..., so that a slow drift, such as warming up, affects both sides alike."""
     for number in range(len(sides[0].runs)):
         in_turn = list(sides)
@@ -264,44 +288,57 @@ def _turns(sides: Sequence[Side]) -> Iterator[tuple[Side, SeriesRun]]:
             yield side, side.runs[number]
 
 
-def _run_planned(
-    side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, first: bool
-) -> tuple[int, bool]:
-    """Run once and note it: the exit code, and whether the next run is due.
+class _RunEnd(NamedTuple):
+    """How one run of a series ended."""
 
-    Raises FlagbenchError where the first run could not be started.
-    """
-    started_at, start = utc_now(), elapsed()
+    code: int
+    """The exit code."""
+    ends_series: bool
+    """Whether no more runs may follow: it was interrupted, refused, or could not be started."""
+
+
+def _run_planned(side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, is_first: bool) -> _RunEnd:
+    """Run once and add the run to its series. Raises FlagbenchError if the first run cannot be started."""
+    started_at = utc_now()
+    start = elapsed()
     if side.writer is not None:
         side.writer.started.add(planned.run)
     try:
         finished = run(side.target.with_options(run_id=planned.run_id, seed=planned.seed))
     except FlagbenchError as error:
-        if first:
+        if is_first:
             _forget_start(side, planned)
             raise
         print_error(error.message, error.remedy)
         seconds = round(elapsed() - start, 3)
         reason = redact(f"it could not be started: {error.message}")
-        _note(side, _failed(planned, int(error.code), started_at, seconds, reason))
-        return int(error.code), False
-    if finished.refused and first:
+        _add_run(side, _failed_run(planned, int(error.code), started_at, seconds, reason))
+        return _RunEnd(int(error.code), ends_series=True)
+    has_record = bool(finished.result.record.strip())
+    if finished.refused and is_first:
         _forget_start(side, planned)
-    elif not finished.result.record.strip():
-        # Another node, as only its platform's variables say: it has no records, and so no series.
-        if side.writer is not None and not side.contents:
-            side.writer.abandon()
-            side.writer = None
+    elif not has_record:
+        _give_up_series(side)
     else:
         if not finished.refused:
             _keep_content(side, planned, finished)
-        _note(side, _describe_finished(planned, finished))
+        _add_run(side, _describe_finished(planned, finished))
     interrupted = finished.code == ExitCode.INTERRUPTED or finished.result.signalled
-    return finished.code, not interrupted and not finished.refused
+    return _RunEnd(finished.code, ends_series=interrupted or finished.refused)
+
+
+def _give_up_series(side: Side) -> None:
+    """Remove the series of a node that turns out not to be node 0: it prints no records, so it has no series.
+
+    Only the image knows all of the platform's variables that tell a node its number.
+    """
+    if side.writer is not None and not side.contents:
+        side.writer.abandon()
+        side.writer = None
 
 
 def _keep_content(side: Side, planned: SeriesRun, finished: Finished) -> None:
-    """Keep the record of a run for the verdict, and to be printed at the end where it could not be stored."""
+    """Keep the record of a run for the verdict; if it could not be stored, also to print it at the end."""
     content = finished.result.record
     side.contents[planned.run] = content
     if not finished.kept:
@@ -314,25 +351,27 @@ def _forget_start(side: Side, planned: SeriesRun) -> None:
         side.writer.started.discard(planned.run)
 
 
-def _note(side: Side, run: SeriesRun) -> None:
-    """Add a run that has ended to the series. What cannot be stored now is stored at the end, or reported then."""
+def _add_run(side: Side, run: SeriesRun) -> None:
+    """Add a run that has ended to its series. If that cannot be stored now, it is stored with the whole series."""
     if side.writer is None:
         return
     try:
         side.writer.add(run)
     except StoreError as error:
         print_note(f"warning: that run {run.run} ended is not stored yet: {error.message}")
-    if record := side.read(run.run):
+    record = side.read(run.run)
+    if record is not None:
         side.writer.describe(record.system.image)
 
 
 def _describe_finished(planned: SeriesRun, finished: Finished) -> SeriesRun:
-    """The run of the series document after it has ended."""
-    launch, content = finished.launch, finished.result.record
+    """The planned run with what is known after it has ended, as the series document has it."""
+    launch = finished.launch
+    content = finished.result.record
     try:
         record = read_record(content)
     except RecordError as error:
-        return _failed(planned, finished.code, launch.started_at, launch.seconds, error.message)
+        return _failed_run(planned, finished.code, launch.started_at, launch.seconds, error.message)
     record_id: str | None = record.record_id
     sha256: str | None = hashlib.sha256(content).hexdigest()
     if finished.refused:
@@ -352,25 +391,28 @@ def _describe_finished(planned: SeriesRun, finished: Finished) -> SeriesRun:
     )
 
 
-def _failed(planned: SeriesRun, code: int, started_at: str, seconds: float, reason: str) -> SeriesRun:
+def _failed_run(planned: SeriesRun, code: int, started_at: str, seconds: float, reason: str) -> SeriesRun:
+    """The planned run as one that failed without a valid record."""
     return replace(
         planned, state="failed", exit_code=code, started_at=started_at, seconds=seconds, reason=visible(reason)
     )
 
 
-def _end(sides: Sequence[Side]) -> bool:
-    """Store each series, or forget those of which nothing was run. Whether all are stored; failures are reported."""
-    stored = True
-    writers = [(side, side.writer) for side in sides if side.writer is not None]
-    any_started = any(writer.started for _, writer in writers)
-    for side, writer in writers:
+def _store_series(sides: Sequence[Side]) -> bool:
+    """Store each series, or remove all if no run was started. Returns whether all are stored; prints failures."""
+    all_stored = True
+    any_started = any(side.writer is not None and side.writer.started for side in sides)
+    for side in sides:
+        if side.writer is None:
+            continue
         if not any_started:
-            writer.abandon()
+            side.writer.abandon()
             continue
         try:
-            location = writer.finish(utc_now())
-            print_note(f"series {writer.series.series_id} kept in {location}")
+            location = side.writer.finish(utc_now())
+            print_note(f"series {side.writer.series.series_id} kept in {location}")
         except StoreError as error:
-            stored = side.stored = False
+            side.stored = False
+            all_stored = False
             print_error(error.message, f"{error.remedy}; the series is on stdout")
-    return stored
+    return all_stored

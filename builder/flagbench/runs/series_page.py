@@ -1,4 +1,7 @@
-"""What `flagbench run --repeat` and `--interleave` print when their series have ended."""
+"""Prints the series of `flagbench run --repeat` and `--interleave` when they have ended.
+
+Each series has its verdict and a table of its runs. `cli/run.py` calls `show`, and `verdict_of` for a single run.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ def show(
 ) -> None:
     """Print each series with its verdict, or as JSON: one document, or a list of two.
 
-    A series or a record that could not be stored is printed in either form: it cost a run. Raises NotPrinted where
-    that is not possible; a failure to show what is stored is reported only.
+    A series or a record that could not be stored is printed in both formats, because it is nowhere else. If stdout
+    cannot be written to, that raises NotPrinted; if everything is stored, it is only reported on stderr.
     """
     ended = [side for side in sides if side.writer is not None and side.series is not None]
     try:
@@ -48,7 +51,7 @@ def show(
 
 
 def _print_documents(sides: Sequence[Side]) -> None:
-    """The series as JSON: one document, or a list of two. Nothing where no series is left."""
+    """Print the series as JSON: one document, or a list of two; nothing if no series is left."""
     documents = [_document(side) for side in sides]
     if len(documents) == 1:
         echo_json(documents[0])
@@ -57,7 +60,7 @@ def _print_documents(sides: Sequence[Side]) -> None:
 
 
 def _document(side: Side) -> dict[str, Any]:
-    """The series as it is stored, with the records that are not."""
+    """The series document, with `unstored` for the records that could not be stored."""
     assert side.writer is not None
     document = dict(side.writer.series.to_dict())
     if side.unstored:
@@ -66,6 +69,7 @@ def _document(side: Side) -> dict[str, Any]:
 
 
 def _print_tables(sides: Sequence[Side], catalog: Catalog, claim: str | None, *, wide: bool) -> None:
+    """Print the verdict and the table of each series, then the JSON of what could not be stored."""
     for number, side in enumerate(sides):
         series = side.series
         if series is None:
@@ -86,7 +90,8 @@ def _run_table(series: Series) -> Table:
     document = series.document
     columns: tuple[str, ...] = ("run", "state", "exit", "seconds", "seed", "record", "reason")
     rows = [_run_row(run) for run in document.runs]
-    if not any(row[-1] for row in rows):  # no reason
+    has_reasons = any(row[-1] for row in rows)
+    if not has_reasons:
         columns = columns[:-1]
         rows = [row[:-1] for row in rows]
     title = f"series {document.series_id} of {document.request.image or document.request.case}"
@@ -95,6 +100,7 @@ def _run_table(series: Series) -> Table:
 
 
 def _run_row(run: SeriesRun) -> tuple[str, ...]:
+    """The cells of a run, in the order of the columns of `_run_table`."""
     exit_code = seconds = reason = ""
     if run.exit_code is not None:
         exit_code = str(run.exit_code)
@@ -107,11 +113,14 @@ def _run_row(run: SeriesRun) -> tuple[str, ...]:
 
 
 def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, wide: bool) -> str:
-    """The page of `verify`, of all runs together, on the nearest claim by default; without a run that ended well
-    why there is none."""
+    """The page of `flagbench verify` for all runs together, or the reason why there is no verdict.
+
+    `claim`: the id of the published row to compare with; by default the nearest one.
+    """
     try:
         records = runs.to_verify()
-        if not records or any(record.status.state != "ok" for record in records):
+        all_ok = all(record.status.state == "ok" for record in records)
+        if not records or not all_ok:
             return verdict_table(records, None, wide=wide)
         terms = Terms(level=look_level(runs.summaries("runs"), len(records)))
         if claim is None:
@@ -121,21 +130,21 @@ def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, w
     except FlagbenchError as error:
         return f"no verdict: {error.message}\n"
     if result is None and has_claims(case.name, catalog):
-        none = (
+        hint = (
             "no verdict: no published row is of this device and shape\n"
             f"`flagbench expect {case.name}` shows the rows of a device, `flagbench reproduce ROW` runs one in "
             "its shape, `flagbench report last` draws this run beside the published peaks\n"
         )
-        return verdict_table(records, None, wide=wide) + none
+        return verdict_table(records, None, wide=wide) + hint
     if result is not None:
         result = with_series(result, runs.summaries("runs"))
     return verdict_table(records, result, wide=wide)
 
 
 def _next_command(sides: Sequence[Side], store: str | None) -> str:
-    """The command that compares B with A."""
-    a, b = (side.writer.series.series_id for side in sides if side.writer is not None)
-    command = ["flagbench", "verify", b, "--baseline", a]
+    """The line that names the command with which the second series is compared with the first."""
+    series_a, series_b = (side.writer.series.series_id for side in sides if side.writer is not None)
+    command = ["flagbench", "verify", series_b, "--baseline", series_a]
     if store is not None:
         command += ["--store", store]
     return f"\nB against A: {shlex.join(command)}"

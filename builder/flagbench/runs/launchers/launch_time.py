@@ -1,4 +1,7 @@
-"""A launch timed by the clock of this host, and that time written into the run's record."""
+"""Times a launch with the clock of this host, and writes that time into the run's record.
+
+The image measures its run from inside; the time measured here includes the start of its process or container.
+"""
 
 from __future__ import annotations
 
@@ -18,42 +21,45 @@ from flagbench.system.files import read_file, write_atomically
 
 @dataclass(frozen=True)
 class TimedLaunch:
-    """A run that has ended, with when it started and how long it took by this host's clock."""
+    """A run that has ended, with the time at which it started and its duration, by the clock of this host."""
 
     result: LaunchResult
     started_at: str
-    """UTC, as a record writes a time; the second in which it started."""
+    """The second in which it started, UTC, as a record writes a time."""
     seconds: float
-    """From before the process or the container was started until it had ended, sleep of the machine included."""
+    """Seconds from before the process or container was started until it had ended, sleep of the machine included."""
     via: str
     """The launcher, `native` or `docker`."""
 
 
 def timed_launch(launcher: Launcher, request: RunRequest, via: str) -> TimedLaunch:
-    """Run to the end. Raises FlagbenchError if nothing could be started."""
-    started_at, start = utc_now(), elapsed()
+    """Run to the end and take the time. Raises FlagbenchError if nothing could be started."""
+    started_at = utc_now()
+    start = elapsed()
     result = launcher.launch(request)
     return TimedLaunch(result, started_at, round(elapsed() - start, 3), via)
 
 
-def stamped(launch: TimedLaunch, request: RunRequest) -> LaunchResult:
-    """The result with the field `launch` in its record, and in the copy that the image wrote to --out.
+def write_launch(launch: TimedLaunch, request: RunRequest) -> LaunchResult:
+    """Add the field `launch` to the record of a run, and to the copy that the image wrote to --out.
 
-    All copies of a record have the same bytes. So the field is left out where the folder of --out is no longer
-    writable.
+    All copies of a record must have the same bytes. So if the copy in --out cannot be replaced, the result is
+    returned without the field.
     """
     content = with_launch(launch.result.record, launch)
     if content == launch.result.record:
         return launch.result
-    if request.options.out is not None and not _rewritten(Path(request.options.out), launch.result.record, content):
-        return launch.result
+    if request.options.out is not None:
+        out = Path(request.options.out)
+        if not _rewrite_copy(out, launch.result.record, content):
+            return launch.result
     return replace(launch.result, record=content)
 
 
 def with_launch(record: bytes, launch: TimedLaunch) -> bytes:
-    """The record with its field `launch`, which replaces one that was there; other bytes stay as they were.
+    """The JSON of the record with the field `launch`, which replaces one that is there.
 
-    What is not a JSON object is returned unchanged.
+    All other bytes stay as they are. Text that is not a JSON object is returned unchanged.
     """
     try:
         raw = json.loads(record)
@@ -64,13 +70,15 @@ def with_launch(record: bytes, launch: TimedLaunch) -> bytes:
     field = {"started_at": launch.started_at, "seconds": launch.seconds, "via": launch.via}
     if "launch" in raw:
         raw["launch"] = field
-        return _line(raw)
-    # The rest is not serialized again, so numbers keep the digits that the image wrote.
-    return record.rstrip()[:-1] + b',"launch":' + _line(field)[:-1] + b"}\n"
+        return _to_json(raw) + b"\n"
+    # The record is not serialized again, so that numbers keep the digits that the image wrote: the field is inserted
+    # before the last brace.
+    fields = record.rstrip().removesuffix(b"}")
+    return fields + b',"launch":' + _to_json(field) + b"}\n"
 
 
-def _rewritten(folder: Path, before: bytes, after: bytes) -> bool:
-    """Whether the copy of a record in a folder of --out holds `after` now, or none is there."""
+def _rewrite_copy(folder: Path, before: bytes, after: bytes) -> bool:
+    """Replace the copy of a record in the folder of --out. Returns False if there is a copy that still differs."""
     record_id = ""
     with suppress(ValueError, RecursionError, TypeError, KeyError):
         record_id = str(json.loads(before)["record_id"])
@@ -86,5 +94,7 @@ def _rewritten(folder: Path, before: bytes, after: bytes) -> bool:
     return True
 
 
-def _line(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+def _to_json(value: Any) -> bytes:
+    """The value as compact JSON. Surrogates, which stand for bytes of a file name that is not UTF-8, are kept."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")
