@@ -117,7 +117,7 @@ def command(
         if reproduction.forbidden:
             raise typer.Exit(int(ExitCode.WRONG_HARDWARE))
         return
-    if preview.asks(plan.request, yes=yes):
+    if preview.needs_confirmation(plan.request, yes=yes):
         preview.confirm(expected)
     target.launcher.command(target.request)  # for its errors: what it needs is not installed
     series = SeriesOptions(repeat=limits.looks[-1], name=name)

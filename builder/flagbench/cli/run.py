@@ -23,7 +23,7 @@ from flagbench.runs.keep import Finished, open_usable_store, run_and_keep
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
-from flagbench.runs.memory import memory_here
+from flagbench.runs.memory import compare_memory
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides
 from flagbench.runs.target import Target, ViaOption, targets_of
@@ -88,7 +88,7 @@ def command(
     if not dry_run:
         preview.announce(first)
     described = [describe(target.request, container=target.via == "docker") for target in targets]
-    memory = memory_here(first.request)
+    memory = compare_memory(first.request)
     preview.warn_of_memory(memory)
     # Of every target, for its errors: what a launcher needs may not be installed.
     lines = [target.launcher.command(target.request) for target in targets]
@@ -97,7 +97,7 @@ def command(
         facts = series.facts if series.requested else None
         preview.show(first, described[0], expected, memory, command=lines[0], series=facts, as_json=as_json)
         return
-    if preview.asks(first.request, yes=yes):
+    if preview.needs_confirmation(first.request, yes=yes):
         preview.confirm(estimate(described[0], stack, records, catalog.claims.values()))
     if series.requested:
         command_line = ["run", image_name, *options.command_line(), *words(container), *words(series)]

@@ -1,4 +1,7 @@
-"""Checks what this machine needs for running flagbench; each finding has a remedy."""
+"""The checks of `flagbench doctor`: whether this machine has what flagbench needs to run.
+
+Each check returns a `Diagnosis`: a name, a level, a detail and, unless all is well, a remedy.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import importlib.util
 import os
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from flagbench.errors import FlagbenchError
 from flagbench.images.docker import open_engine
@@ -41,6 +45,7 @@ _NATIVE_REMEDY = "for runs without a container, in the checkout: pip install -e 
 _TORCH_REMEDY = "for native runs on the accelerator, install the build that pytorch.org names, with --force-reinstall"
 _DRIVER_REMEDY = "images of the cpu stack run here; for others install the accelerator's driver"
 _MOST_LEFTOVERS = 4
+"""Leftover folders that are named; more are only counted."""
 _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
 """The distribution that installs a module, where the names differ."""
 
@@ -51,18 +56,22 @@ class Examination:
 
     findings: list[Diagnosis]
     health: MachineHealth
-    """Health of the devices that a run would use."""
+    """The health of the devices that a run would use: errors, temperatures and states that their driver reports."""
 
 
 def examine(store_url: str | None = None) -> Examination:
-    """Run every check. Imports no framework and leaves nothing behind."""
-    manifest_finding, catalog = check_manifests()
+    """Run every check. No framework is imported, and no file is left behind.
+
+    `store_url`: the store to check; None: the default one.
+    """
+    manifests = check_manifests()
+    catalog = manifests.catalog
     facts = look_at_machine(health=True)
     health = facts.health or MachineHealth()
     findings = [
         Diagnosis("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
         Diagnosis("flagbench", Level.OK, __version__),
-        manifest_finding,
+        manifests.finding,
         check_store(store_url),
         *check_native_packages(catalog),
         # A container's quota may be lower than the machine's count.
@@ -82,20 +91,28 @@ def examine(store_url: str | None = None) -> Examination:
     return Examination(findings, health)
 
 
-def check_manifests() -> tuple[Diagnosis, Catalog | None]:
-    """Whether the manifests can be loaded, with the number of cases, stacks and claims; and the catalog."""
+class ManifestCheck(NamedTuple):
+    """The finding about the manifests, and the catalog that was loaded from them."""
+
+    finding: Diagnosis
+    catalog: Catalog | None
+    """None if the manifests cannot be loaded."""
+
+
+def check_manifests() -> ManifestCheck:
+    """Load the manifests. The finding has the number of cases, stacks and claims (published results)."""
     try:
         catalog = load_catalog()
     except FlagbenchError as error:
-        # The number of problems and the first one; `flagbench list` shows the others.
+        # The first two lines are the number of problems and the first one; `flagbench list` shows the others.
         detail = " ".join(line.strip() for line in error.message.splitlines()[:2])
-        return Diagnosis("manifests", Level.FAIL, detail, error.remedy), None
+        return ManifestCheck(Diagnosis("manifests", Level.FAIL, detail, error.remedy), None)
     counts = f"{len(catalog.cases)} cases, {len(catalog.stacks)} stacks, {len(catalog.claims)} claims"
-    return Diagnosis("manifests", Level.OK, f"{catalog.root}: {counts}"), catalog
+    return ManifestCheck(Diagnosis("manifests", Level.OK, f"{catalog.root}: {counts}"), catalog)
 
 
 def check_store(url: str | None) -> Diagnosis:
-    """Whether records can be stored."""
+    """Check that the store accepts records."""
     try:
         health = open_store(url).health()
     except FlagbenchError as error:
@@ -105,48 +122,54 @@ def check_store(url: str | None) -> Diagnosis:
 
 
 def check_native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
-    """Whether the packages that a native run imports are installed. None is imported: torch takes seconds."""
-    importing: dict[str, list[str]] = {module: [] for module in (*NEEDED[1:], "pynvml")}
-    for case in catalog.cases.values() if catalog else ():
-        for module in sorted(case.imports):
-            importing.setdefault(module, []).append(case.name)
-    for module, cases in importing.items():
-        if importlib.util.find_spec(module) is None:
-            detail = "not installed"
-            if cases:
-                detail += f"; imported by {', '.join(cases)}"
-            yield Diagnosis(module, Level.WARN, detail, _NATIVE_REMEDY)
-            continue
-        try:
-            version = importlib.metadata.version(_DISTRIBUTIONS.get(module, module.replace("_", "-")))
-        except importlib.metadata.PackageNotFoundError:
-            version = "installed, version unknown"
-        if module == "torch" and version.endswith("+cpu") and this_machine().devices:
-            yield Diagnosis(module, Level.WARN, f"{version}, a build for processors alone", _TORCH_REMEDY)
-            continue
-        yield Diagnosis(module, Level.OK, version)
+    """Check that the packages that a native run imports are installed. They are not imported: torch takes seconds."""
+    # `NEEDED` begins with flagbench_cases, which is no package; NativeLauncher.health reports if it is missing.
+    cases_by_module: dict[str, list[str]] = {module: [] for module in (*NEEDED[1:], "pynvml")}
+    if catalog is not None:
+        for case in catalog.cases.values():
+            for module in sorted(case.imports):
+                cases_by_module.setdefault(module, []).append(case.name)
+    for module, cases in cases_by_module.items():
+        yield _check_package(module, cases)
+
+
+def _check_package(module: str, cases: Sequence[str]) -> Diagnosis:
+    """Check that a module is installed. `cases`: the names of those that import it, if not all do."""
+    if importlib.util.find_spec(module) is None:
+        detail = "not installed"
+        if cases:
+            detail += f"; imported by {', '.join(cases)}"
+        return Diagnosis(module, Level.WARN, detail, _NATIVE_REMEDY)
+    distribution = _DISTRIBUTIONS.get(module, module.replace("_", "-"))
+    try:
+        version = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        version = "installed, version unknown"
+    if module == "torch" and version.endswith("+cpu") and this_machine().devices:
+        return Diagnosis(module, Level.WARN, f"{version}, a build for processors alone", _TORCH_REMEDY)
+    return Diagnosis(module, Level.OK, version)
 
 
 def check_disks(store_url: str | None) -> Iterator[Diagnosis]:
-    """The disks that a run writes to: its own files into the temporary folder, its record into the store."""
+    """Check the disks that a run writes to: that of the temporary folder, and that of the store if it is a folder."""
     yield disk("temporary files")
     try:
         blobs = open_store(store_url).blobs
-    except FlagbenchError:  # it is a finding of its own
+    except FlagbenchError:  # `check_store` reports it
         return
     if isinstance(blobs, FolderBlobs):
-        folders = (blobs.root, *blobs.root.parents)
-        yield disk("disk of the store", next(folder for folder in folders if os.access(folder, os.F_OK)))
+        # The folder of the store need not exist yet.
+        folder = blobs.root
+        while not os.access(folder, os.F_OK):
+            folder = folder.parent
+        yield disk("disk of the store", folder)
 
 
 def find_leftovers(folder: Path | None = None) -> Diagnosis:
-    """Folders that killed runs of this user left in `folder`, by default the temporary one.
-
-    No process holds their lock any more.
-    """
+    """Find folders that killed runs of this user left in `folder`, by default the temporary one."""
     try:
         folder = folder or Path(tempfile.gettempdir())
-        names = sorted(path.name for path in folder.glob("flagbench-*") if _is_left(path))
+        names = sorted(path.name for path in folder.glob("flagbench-*") if _is_leftover(path))
     except OSError as error:
         return Diagnosis("leftovers", Level.WARN, f"unknown: {error}", DISK_REMEDY)
     if not names:
@@ -158,7 +181,7 @@ def find_leftovers(folder: Path | None = None) -> Diagnosis:
 
 
 def find_unsent() -> Diagnosis:
-    """Whether a record or bundle of this user's runs was not stored."""
+    """Find records and bundles of this user's runs that could not be stored."""
     count = len(waiting(unsent_folder()))
     if not count:
         return Diagnosis("unsent", Level.OK, f"nothing waits in {unsent_folder()}")
@@ -166,7 +189,8 @@ def find_unsent() -> Diagnosis:
     return Diagnosis("unsent", Level.WARN, detail, "`flagbench results push` stores them")
 
 
-def _is_left(folder: Path) -> bool:
+def _is_leftover(folder: Path) -> bool:
+    """Whether a run's folder is one of a run that no longer exists: no process holds its lock."""
     lock = scratch.lock_leftover(str(folder))
     if lock is not None:
         os.close(lock)
@@ -174,7 +198,7 @@ def _is_left(folder: Path) -> bool:
 
 
 def describe_accelerator(facts: MachineFacts) -> Diagnosis:
-    """The accelerators that their vendor's tool shows, and their driver."""
+    """A finding on the accelerators that their vendor's tool shows, and their driver."""
     machine = facts.accelerators
     if machine.devices:
         return Diagnosis("accelerator", Level.OK, ", driver ".join([machine.described, *facts.drivers]))
@@ -184,7 +208,7 @@ def describe_accelerator(facts: MachineFacts) -> Diagnosis:
 
 
 def check_docker(catalog: Catalog | None) -> Diagnosis:
-    """The version of the container engine, and which of the catalog's images it has."""
+    """A finding on the version of the container engine, and on which of the catalog's images it has."""
     health = DockerLauncher().health()
     if health.level is not Level.OK:
         return health

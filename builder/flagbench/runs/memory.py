@@ -1,4 +1,7 @@
-"""Whether the devices have as much memory as a run was measured to use."""
+"""Compares the memory that a run was measured to use with that of this machine's devices.
+
+`flagbench run` warns of a shortage before it starts (`runs.preview`).
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,26 @@ from flagbench.runs.request import RunRequest
 
 
 @dataclass(frozen=True)
-class MemoryHere:
+class MemoryComparison:
     """The memory that a run was measured to use, and that of the devices of this machine."""
 
     request: RunRequest
     measured: MeasuredMemory
-    gib: float | None
+    device_gib: float | None
     """Memory of the smallest device of this machine, GiB; None if no tool reports it."""
 
     @property
     def shortage(self) -> str | None:
-        """How much memory is missing, and what to do; None where it is enough or not known."""
-        if self.gib is None or self.measured.gib <= self.gib:
+        """A sentence that says how much memory is missing, and what to do; None if it is enough or not known."""
+        if self.device_gib is None or self.measured.gib <= self.device_gib:
             return None
-        return lacking(self.request.case, self.measured, self.gib, self.request.options.ranks)
+        return lacking(self.request.case, self.measured, self.device_gib, self.request.options.ranks)
 
 
-def memory_here(request: RunRequest) -> MemoryHere | None:
-    """The measured memory of a run beside that of this machine's devices, as the vendors' tools report it.
+def compare_memory(request: RunRequest) -> MemoryComparison | None:
+    """Compare the measured memory of a run with that of this machine's devices, as the vendors' tools report it.
 
-    None on a processor, and where no such run was measured.
+    Returns None for the cpu stack, and if no such run was measured.
     """
     if request.stack.device_kind == "cpu":
         return None
@@ -38,4 +41,4 @@ def memory_here(request: RunRequest) -> MemoryHere | None:
     measured = measured_memory(request.case, config, config["precision"], request.options.ranks)
     if measured is None:
         return None
-    return MemoryHere(request, measured, this_machine().memory_gib)
+    return MemoryComparison(request, measured, this_machine().memory_gib)

@@ -1,4 +1,7 @@
-"""Requests to prepare the data and weights of a case, and their options."""
+"""Requests to prepare the data and weights of a case, with the options of `flagbench prepare`.
+
+To prepare is to check what was downloaded and convert it into the files that runs read (`launchers.prepare`).
+"""
 
 from __future__ import annotations
 

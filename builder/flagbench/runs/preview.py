@@ -1,4 +1,7 @@
-"""Output of `flagbench run` before anything starts: what would run, how long it takes, and a question."""
+"""Prints what `flagbench run` would run, before anything starts: `--dry-run`, warnings, and a question.
+
+`flagbench reproduce` uses parts of it.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,16 @@ from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.runs.launchers.describe import Described
 from flagbench.runs.launchers.estimate import DurationEstimate
-from flagbench.runs.memory import MemoryHere
+from flagbench.runs.memory import MemoryComparison
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
 from flagbench_core.config import measuring_seconds, schedule
 from flagbench_core.evidence.section import MEASURE
+
+_GAP = "  "
+"""The space between a name and its value."""
+_LEAST_WIDTH = 20
+"""Columns for values on a terminal that is narrower than that."""
 
 
 def announce(target: Target) -> None:
@@ -27,8 +35,8 @@ def announce(target: Target) -> None:
     print_note(f"flagbench: {target.request.name}, {_shape(target.request)}, {target.via}")
 
 
-def warn_of_memory(memory: MemoryHere | None) -> None:
-    """Warn on stderr that the devices have less memory than the run was measured to use. It is started anyway."""
+def warn_of_memory(memory: MemoryComparison | None) -> None:
+    """Warn on stderr if the devices have less memory than the run was measured to use. It is started anyway."""
     if memory is not None and memory.shortage is not None:
         print_note(f"warning: {memory.shortage}")
 
@@ -37,38 +45,34 @@ def show(
     target: Target,
     described: Described,
     expected: DurationEstimate | None,
-    memory: MemoryHere | None,
+    memory: MemoryComparison | None,
     *,
     command: str,
     series: Mapping[str, Any] | None = None,
     as_json: bool,
 ) -> None:
-    """Print what would run. `series`: the facts of the series of which it is the first run."""
-    config = described.config
-    request, image = target.request, target.image
-    options = request.options
-    facts: dict[str, Any] = {
-        "via": target.via,
-        "image": image,
-        "command": command,
-        "config": dict(config),
-        "config_digest": described.digest,
-        "devices": {"nodes": options.nodes, "per_node": options.gpus, "kind": request.stack.device_kind},
-        "data": {"source": config["data"]["source"], "folder": options.data},
-        "weights": {"source": config["weights"], "folder": options.weights},
-        "expected_seconds": None if expected is None else expected.seconds,
-        "expected_basis": None if expected is None else expected.basis,
-        "memory": None if memory is None else _memory_facts(memory),
-        "problem": problem_of(target),
-    }
+    """Print what would run, as a table or as JSON.
+
+    Args:
+        target: the first run.
+        described: its resolved configuration.
+        expected: its expected duration; None: not known.
+        memory: its measured memory; None: not known.
+        command: the shell command that does the same.
+        series: the options of the series of which it is the first run; None: it is a single run.
+        as_json: whether to print JSON.
+    """
+    facts = _run_facts(target, described, expected, memory, command)
     if series is not None:
         facts["series"] = dict(series)
     if as_json:
         echo_json(facts)
         return
+    config = described.config
+    request = target.request
     rows = {
         "runs": f"{request.name}, {_shape(request)}",
-        "image": image or f"none: in this Python, {sys.executable}",
+        "image": target.image or f"none: in this Python, {sys.executable}",
         "command": command,
         "configuration": described.digest,
     }
@@ -87,26 +91,64 @@ def show(
     print_rows(rows)
 
 
-def _memory_facts(memory: MemoryHere) -> dict[str, Any]:
+def _run_facts(
+    target: Target,
+    described: Described,
+    expected: DurationEstimate | None,
+    memory: MemoryComparison | None,
+    command: str,
+) -> dict[str, Any]:
+    """What would run, as `--dry-run --json` prints it."""
+    config = described.config
+    options = target.request.options
+    expected_seconds = expected_basis = memory_facts = None
+    if expected is not None:
+        expected_seconds = expected.seconds
+        expected_basis = expected.basis
+    if memory is not None:
+        memory_facts = _memory_facts(memory)
+    return {
+        "via": target.via,
+        "image": target.image,
+        "command": command,
+        "config": dict(config),
+        "config_digest": described.digest,
+        "devices": {
+            "nodes": options.nodes,
+            "per_node": options.gpus,
+            "kind": target.request.stack.device_kind,
+        },
+        "data": {"source": config["data"]["source"], "folder": options.data},
+        "weights": {"source": config["weights"], "folder": options.weights},
+        "expected_seconds": expected_seconds,
+        "expected_basis": expected_basis,
+        "memory": memory_facts,
+        "problem": problem_of(target),
+    }
+
+
+def _memory_facts(memory: MemoryComparison) -> dict[str, Any]:
+    """The measured memory for JSON, GiB."""
     measured = memory.measured
     return {
         "measured_gib": measured.gib,
         "on": measured.device,
         "source": measured.source,
-        "device_gib": memory.gib,
+        "device_gib": memory.device_gib,
     }
 
 
-def _memory_text(memory: MemoryHere) -> str:
+def _memory_text(memory: MemoryComparison) -> str:
+    """The measured memory, where it was measured, and the memory of a device of this machine."""
     measured = memory.measured
     text = f"{measured.gib:g} GiB of each device, measured on {measured.device} ({measured.source})"
-    if memory.gib is None:
+    if memory.device_gib is None:
         return text
-    return f"{text}; a device here has {memory.gib:.4g}"
+    return f"{text}; a device here has {memory.device_gib:.4g}"
 
 
 def problem_of(target: Target) -> str | None:
-    """Why a run could not start, such as a missing image, and what to do; None if it could."""
+    """The reason why a run could not start, such as a missing image, and what to do; None if it could start."""
     try:
         target.launcher.check(target.request)
     except FlagbenchError as error:
@@ -117,31 +159,33 @@ def problem_of(target: Target) -> str | None:
 
 
 def print_rows(rows: Mapping[str, str]) -> None:
-    """Print a name and its value on each line. On a terminal, long values wrap beside their names."""
-    widest = max(map(len, rows))
+    """Print a name and its value on each line. On a terminal, long values wrap in their own column."""
+    widest = max(len(name) for name in rows)
     width = None
     if sys.stdout.isatty():
-        width = max(20, shutil.get_terminal_size().columns - widest - 2)
+        space_left = shutil.get_terminal_size().columns - widest - len(_GAP)
+        width = max(_LEAST_WIDTH, space_left)
     for name, value in rows.items():
         label = name
         for line in wrapped(visible(value), width):
-            print(f"{label:<{widest}}  {line}")
+            print(f"{label:<{widest}}{_GAP}{line}")
             label = ""
 
 
 def time_of_run(expected: DurationEstimate | None) -> str:
-    """How long a run takes, where that is known."""
+    """A phrase that says how long a run takes, or that this is unknown."""
     if expected is None:
         return "unknown: no stored run and no published row of this configuration says it"
     return expected.text
 
 
-def asks(request: RunRequest, *, yes: bool) -> bool:
-    """Whether a run must be confirmed first: the published size on a processor may take days.
+def needs_confirmation(request: RunRequest, *, yes: bool) -> bool:
+    """Whether the user must confirm a run: the published size on a processor may take days. `yes`: --yes is given.
 
-    Raises FlagbenchError (usage) if it must and stdin or stderr is not a terminal.
+    Raises FlagbenchError (usage) if the user must confirm, but stdin or stderr is not a terminal.
     """
-    if yes or request.stack.device_kind != "cpu" or request.options.preset != "reference":
+    may_take_days = request.stack.device_kind == "cpu" and request.options.preset == "reference"
+    if yes or not may_take_days:
         return False
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise FlagbenchError(
@@ -168,25 +212,31 @@ def confirm(expected: DurationEstimate | None) -> None:
 def _shape(request: RunRequest) -> str:
     """`reference preset, 1 node x 8 devices`."""
     unit = "rank" if request.stack.device_kind == "cpu" else "device"
-    nodes = _count(request.options.nodes, "node")
-    return f"{request.options.preset} preset, {nodes} x {_count(request.options.gpus, unit)}"
+    nodes = _count_text(request.options.nodes, "node")
+    return f"{request.options.preset} preset, {nodes} x {_count_text(request.options.gpus, unit)}"
 
 
-def _count(number: int, noun: str) -> str:
+def _count_text(number: int, noun: str) -> str:
+    """`1 node` or `2 nodes`."""
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun}s"
 
 
-def _with_folder(part: Mapping[str, Any]) -> str:
-    """The source of the data or weights, and their folder where the source does not name it."""
-    source, folder = part["source"], part["folder"]
+def _with_folder(origin: Mapping[str, Any]) -> str:
+    """The `source` of the data or weights, and their `folder` if there is one and the source does not name it."""
+    source, folder = origin["source"], origin["folder"]
     if not folder or folder == source:
         return str(source)
     return f"{source}, {folder}"
 
 
 def _length(train: Mapping[str, Any]) -> str:
+    """How long the run is, from the section of its configuration that `flagbench_core.config.schedule` returns.
+
+    Measurements without a model have `seconds`; all others have steps, samples or epochs. If `window_steps` is
+    None, the run ends at the published stop.
+    """
     if "seconds" in train:
         if train["window_steps"] is None:
             return "the publisher's iterations"

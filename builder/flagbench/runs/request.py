@@ -1,4 +1,8 @@
-"""Requests to an image: the options of a run, declared and checked once for every command that starts one."""
+"""Declares the options of a run once for all commands that start one, and checks them.
+
+`RunOptions` are those of every launcher, and `LocalOptions` add those of a run on this machine. A `RunRequest` is a
+case and a stack with such options; launchers take one and pass its arguments to the image.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +29,25 @@ from flagbench_core.environment import GIVEN, LAUNCHER
 from flagbench_core.redaction import is_secret
 
 MAX_NODES = 100_000
-"""More than any run has."""
+"""The largest --nodes: more than any run has, so that a typing error is noticed."""
 YEAR_SECONDS = 365 * 24 * 3600
-"""The longest time that any option takes."""
+"""The longest time that an option accepts."""
 _RUN_ID = re.compile(RUN_ID)
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# Groups of options in --help.
 _LIMITS = "Limits"
 _FOLDERS = "Folders"
 _NODES = "Several nodes"
+"""Groups of options in --help."""
 
 ENV = Option(
     "--env",
     metavar="NAME[=VALUE]",
     help="Pass an environment variable, no secret; without VALUE, take it from the current environment. Repeatable.",
 )
-"""The option of every command that starts a run."""
+"""The option --env of every command that starts a run."""
 Roofs = Annotated[bool, Option("--roofs", help="Measure the hardware's roofs first (20 s).")]
+"""The type of the option --roofs. A roof is what the hardware reaches without a model, such as memory bandwidth."""
 _RESERVED = frozenset(
     {
         *("FLAGBENCH_MASTER", "FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX"),
@@ -51,11 +57,12 @@ _RESERVED = frozenset(
         *("FLAGBENCH_COMMIT", "FLAGBENCH_CONTEXT_DIGEST", "FLAGBENCH_LOCK_DIGEST"),
     }
 )
+"""Variables that flagbench, an image or torch sets itself, which --env therefore refuses."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of every launcher. None leaves the choice to the image."""
+    """The options of every launcher. None: the image chooses."""
 
     nodes: Annotated[int, Option(min=1, max=MAX_NODES, help="Number of nodes.")] = 1
     gpus: Annotated[int, Option(min=1, max=1024, help="Devices per node, one process each; on cpu, ranks.")] = 1
@@ -91,21 +98,21 @@ class RunOptions:
 
     @property
     def ranks(self) -> int:
-        """Processes of the whole job."""
+        """The number of processes of the whole job."""
         return self.nodes * self.gpus
 
     def command_line(self) -> list[str]:
-        """The options of a flagbench command: always --nodes and --gpus, and the others that are not the default."""
+        """The words of a flagbench command: always --nodes and --gpus, and the options that are not the default."""
         return words(self, always=("--nodes", "--gpus"))
 
     def image_arguments(self) -> list[str]:
-        """The arguments of the image, which has no default preset on a processor."""
+        """The arguments of the image. --preset is always among them: on cpu an image has no default for it."""
         return words(self, always=("--nodes", "--gpus", "--preset"))
 
 
 @dataclass(frozen=True)
 class LocalOptions(RunOptions):
-    """Options of a launcher on the node itself: also its folders, and the number of the node."""
+    """The options of a run on this machine: also its folders, its variables, and which of several nodes this is."""
 
     data: Annotated[
         Text,
@@ -132,41 +139,38 @@ class LocalOptions(RunOptions):
     env: Annotated[Texts, ENV] = ()
 
     def image_arguments(self) -> list[str]:
-        """The arguments of the image, which has its variables already."""
+        """The arguments of the image without --env: a launcher sets these variables itself."""
         return RunOptions.image_arguments(replace(self, env=()))
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One run of a case on a stack.
+    """One run of a case on a stack, whose options are checked when it is made.
 
-    Raises FlagbenchError (usage) when it is made, for the first option that the image would refuse.
+    Raises FlagbenchError (usage) for the first option that the image would refuse.
     """
 
     case: Case
     stack: Stack
     options: LocalOptions = field(default_factory=LocalOptions)
     bundle: str | None = None
-    """The folder for this node's bundle; None if the image makes none."""
+    """The folder for this node's bundle, an archive of its raw events; None: the image makes none."""
 
     def __post_init__(self) -> None:
-        self._validate()
-
-    def _validate(self) -> None:
-        """Raise FlagbenchError (usage) for an option that is refused; both properties raise when they are read."""
         check_options(self.options)
+        # These properties parse options when they are read first, and raise for those that are not valid.
         _ = self.configuration
         _ = self.environment
 
     @cached_property
     def configuration(self) -> Mapping[str, Any]:
-        """The configuration without data, weights, layout and length, which `launchers.describe` resolves."""
+        """The configuration without the data, weights, layout and length, which `launchers.describe` resolves."""
         with config_errors():
             return config.choose(self.case.raw, self.stack.raw, config_options(self.options))
 
     @cached_property
     def environment(self) -> Mapping[str, str]:
-        """The variables of `--env`, by name."""
+        """The variables of `--env` with their values, by name."""
         return read_env(self.options.env)
 
     @property
@@ -180,7 +184,10 @@ class RunRequest:
         return image_of(self.case.name, self.stack.name)
 
     def arguments(self) -> list[str]:
-        """The command line of the entrypoint; that of an image leaves out the case, its first word."""
+        """The arguments of the entrypoint `python -m flagbench_cases`, the case first.
+
+        An image is made for one case, so a container gets `LocalOptions.image_arguments` without the case.
+        """
         arguments = [self.case.name, *self.options.image_arguments()]
         if self.bundle is not None:
             arguments.append(f"--bundle={self.bundle}")
@@ -193,7 +200,7 @@ def new_run_id() -> str:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raise FlagbenchError (usage) for what cannot name a run."""
+    """Raise FlagbenchError (usage) for a text that cannot be the id of a run."""
     if _RUN_ID.fullmatch(run_id) is None:
         raise FlagbenchError(
             f"--run-id {run_id!r} is not valid",
@@ -202,9 +209,13 @@ def check_run_id(run_id: str) -> None:
 
 
 def read_env(texts: Iterable[str], reserved: Container[str | None] = ()) -> dict[str, str]:
-    """The variables of `--env NAME=VALUE`, and of `--env NAME`, which has the value of the current environment.
+    """The variables of `--env NAME=VALUE`, and of `--env NAME`, which takes the value of the current environment.
 
-    A list of their names is added, from which the image knows what to record. `reserved`: more names to refuse.
+    One more variable lists their names, so that the image knows which variables to record.
+
+    Args:
+        texts: the values of the option.
+        reserved: names to refuse in addition to those that flagbench sets.
 
     Raises FlagbenchError (usage) for a text that does not begin with a name, a variable that is not set here, given
     twice or set by flagbench, a value that cannot reach a process unchanged, and a secret, which is not repeated.
@@ -222,6 +233,8 @@ def read_env(texts: Iterable[str], reserved: Container[str | None] = ()) -> dict
 
 
 class _Variable(NamedTuple):
+    """An environment variable."""
+
     name: str
     value: str
 
@@ -229,7 +242,7 @@ class _Variable(NamedTuple):
 def _read_variable(text: str) -> _Variable:
     """The variable that one `--env` names. Raises FlagbenchError (usage) without repeating a misplaced secret."""
     name, equals, value = text.partition("=")
-    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
+    if _VARIABLE_NAME.fullmatch(name) is None:
         raise FlagbenchError("a value of --env does not begin with a name", remedy="write --env NAME=VALUE")
     if equals:
         return _Variable(name, value)
@@ -251,7 +264,11 @@ def _check_variable(variable: _Variable, reserved: Container[str | None]) -> Non
 
 
 def refuse_secret(option: str, name: str, value: str) -> None:
-    """Raise FlagbenchError (usage) where a secret would be written to a record or a job. It is not repeated."""
+    """Raise FlagbenchError (usage) if a value looks like a secret, which a record or a job would show to others.
+
+    `name` is the name of the variable that has the value; empty for the value of an option. The message does not
+    repeat the value.
+    """
     if is_secret(name, value):
         raise FlagbenchError(
             f"{option} looks like a secret, which everyone who may read the job or the record could read",
@@ -262,15 +279,11 @@ def refuse_secret(option: str, name: str, value: str) -> None:
 def check_options(options: RunOptions) -> None:
     """Raise FlagbenchError (usage) for a number out of range, two lengths at once, or an invalid run id.
 
-    What the case, the stack and the layout allow is decided where the configuration is resolved.
+    What a case, a stack and a layout allow is checked when the configuration is resolved.
     """
     check_ranges(options)
-    for name, time, limit in (
-        ("--max-minutes", options.max_minutes, YEAR_SECONDS / 60),
-        ("--timeout", options.timeout, YEAR_SECONDS),
-    ):
-        if time is not None and not 0 < time <= limit:
-            raise FlagbenchError(f"{name} {time} is out of range", remedy=f"give a number above 0, up to {limit:.0f}")
+    _check_duration("--max-minutes", options.max_minutes, YEAR_SECONDS / 60)
+    _check_duration("--timeout", options.timeout, YEAR_SECONDS)
     if options.run_id is not None:
         check_run_id(options.run_id)
     lengths = {"--steps": options.steps, "--max-samples": options.max_samples, "--full": options.full}
@@ -279,12 +292,25 @@ def check_options(options: RunOptions) -> None:
         raise FlagbenchError(f"{' and '.join(names)} contradict each other", remedy="give one of them")
 
 
+def _check_duration(option: str, duration: float | None, limit: float) -> None:
+    """Raise FlagbenchError (usage) for a duration that is given and not between 0 and the limit, in its unit."""
+    if duration is not None and not 0 < duration <= limit:
+        raise FlagbenchError(
+            f"{option} {duration} is out of range", remedy=f"give a number above 0, up to {limit:.0f}"
+        )
+
+
 def config_options(
     options: RunOptions, *, source: str | None = None, weights: bool = False, resume: bool = False, out: bool = False
 ) -> config.Options:
-    """The options that decide the configuration, as core takes them.
+    """The options that decide the configuration, as `flagbench_core.config` takes them.
 
-    `source`, `weights`, `resume`, `out`: the folders that the run has, as core names them.
+    Args:
+        options: the options of the run.
+        source: where the data come from, such as `files` or `synthetic`; None: not known yet.
+        weights: whether the run has a folder with weights.
+        resume: whether it resumes from a checkpoint.
+        out: whether it has a folder for its record.
     """
     return config.Options(
         nodes=options.nodes,

@@ -1,4 +1,7 @@
-"""What `flagbench run` starts: a request, and the launcher that fits it."""
+"""Chooses how a request is run: in a container or in this Python, and with which launcher.
+
+`flagbench run`, `reproduce` and `accept` make a `Target` here and pass it to `runs.keep` or `runs.series`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ ViaOption = Annotated[
 
 @dataclass(frozen=True)
 class Target:
-    """A request with its launcher, to be run once or several times."""
+    """A request with the launcher that runs it, once or several times."""
 
     request: RunRequest
     via: Via
@@ -42,32 +45,37 @@ class Target:
 
     @property
     def image(self) -> str | None:
-        """The image by the name that was given or is usual; None for a native run."""
+        """The image that was named, else the usual one of the case and stack; None for a native run."""
         if self.via == "native":
             return None
         return self.container.image or self.request.image
 
     @property
     def name(self) -> str:
-        """`case:stack`, or the image where one was given."""
+        """`case:stack`, or the image if one was named."""
         if self.via == "docker" and self.container.image:
             return self.container.image
         return self.request.name
 
     def with_options(self, **options: Any) -> Target:
-        """The same target with other options of its request."""
-        return replace(self, request=replace(self.request, options=replace(self.request.options, **options)))
+        """The same target with these options of its request changed."""
+        changed_options = replace(self.request.options, **options)
+        changed_request = replace(self.request, options=changed_options)
+        return replace(self, request=changed_request)
 
 
 def target_of(request: RunRequest, via: Via, container: DockerOptions) -> Target:
-    """The target. Raises FlagbenchError (usage) for options that contradict each other."""
-    return Target(request, via, container, _launcher(via, container))
+    """The target that runs `request` via docker or natively."""
+    return Target(request, via, container, _make_launcher(via, container))
 
 
 def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via:
-    """How to run: as `via` says, else in this Python for a processor, or where it has torch and there is no `docker`.
+    """Choose how to run: as `via` says if it is given.
 
-    Everything else runs in a container. Raises FlagbenchError (usage) for a contradiction.
+    By default a run is native on the cpu stack, for a stack without a base image, and if this Python has torch and
+    there is no `docker`. All other runs are in a container. Raises FlagbenchError (usage) for a contradiction.
+
+    `only_docker`: the options that were given and only a container has.
     """
     if via == "native" and only_docker:
         raise FlagbenchError(
@@ -94,9 +102,10 @@ def targets_of(
     catalog: Catalog,
     flags: Sequence[str],
 ) -> list[Target]:
-    """What to run: the image that was named, and the other one of --interleave.
+    """The targets to run: the one of `request`, and with --interleave a second one.
 
-    `flags`: further options that were given and only a container has. Raises FlagbenchError (usage).
+    `flags`: options that were given and only a container has, in addition to those in `container`. Raises
+    FlagbenchError (usage) for options that contradict each other.
     """
     only_docker = [*(word.partition("=")[0] for word in words(container)), *flags]
     if interleave is None:
@@ -111,9 +120,9 @@ def targets_of(
 
 
 def resolve_interleaved(name: str, request: RunRequest, catalog: Catalog) -> tuple[RunRequest, str | None]:
-    """What --interleave names: a request like `request`, and the image where one is named.
+    """The request of the second side of --interleave, and its image if `name` is that of an image.
 
-    `CASE:STACK`, or the image of the same case and stack by a name with a slash, an id or a digest. Raises
+    `name` is `CASE:STACK`, or an image of the same case and stack: a name with a slash, an id or a digest. Raises
     FlagbenchError (usage) for anything else, and for another case.
     """
     try:
@@ -130,14 +139,15 @@ def resolve_interleaved(name: str, request: RunRequest, catalog: Catalog) -> tup
     return replace(request, stack=stack), None
 
 
-def _launcher(via: Via, container: DockerOptions) -> Launcher:
+def _make_launcher(via: Via, container: DockerOptions) -> Launcher:
+    """The launcher for `via`."""
     if via == "native":
         return NativeLauncher()
     return DockerLauncher(container, environment=os.environ, shows=_progress_environment(), progress=Progress())
 
 
 def _progress_environment() -> dict[str, str]:
-    """Variables by which a container draws progress for this terminal; none if stderr is not one."""
+    """Variables that let a container draw its progress for this terminal; none if stderr is not a terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", ""):
         return {}
     try:
