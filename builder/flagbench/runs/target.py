@@ -143,7 +143,7 @@ def _make_launcher(via: Via, container: DockerOptions) -> Launcher:
     """The launcher for `via`."""
     if via == "native":
         return NativeLauncher()
-    return DockerLauncher(container, environment=os.environ, shows=_progress_environment(), progress=Progress())
+    return DockerLauncher(container, environment=os.environ, display=_progress_environment(), progress=Progress())
 
 
 def _progress_environment() -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Ways to run a case's image or its entrypoint, one adapter a file or a package."""
+"""The launchers: ways to run a case's image or its entrypoint, one per module.
+
+`docker` runs an image in a container, `native` the entrypoint in this Python; `kubernetes` submits a job.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """Outcome of a launch: the record as the image printed it, and the exit code."""
+    """The outcome of a launch."""
 
     record: bytes
-    """Empty on other nodes than node 0, which print none."""
+    """The record as the image printed it, a line of JSON; empty on nodes other than node 0, which print none."""
     exit_code: int
     signalled: bool = False
-    """Whether this process was asked to stop meanwhile, even where the run still ended well."""
+    """Whether this process got a signal to stop during the run, even if the run still ended well."""
 
 
 class Launcher(Protocol):
     """A way to run a case to its end. `launchers.kubernetes` submits instead, and does not wait."""
 
     def health(self) -> Diagnosis:
-        """Whether it can be used here; starts nothing."""
+        """A finding on whether the launcher can be used on this machine; nothing is started."""
 
     def command(self, request: RunRequest) -> str:
-        """The plan: the shell command that does the same; nothing is started or asked.
+        """The shell command that does the same as `launch`. Nothing is started, and no engine is contacted.
 
         Raises FlagbenchError (usage) for options that cannot be used, or (data) for missing folders.
         """
 
     def check(self, request: RunRequest) -> None:
-        """Raise FlagbenchError if it is known before a launch that the run cannot start."""
+        """Raise FlagbenchError if the run cannot start, as far as is known without starting it."""
 
     def launch(self, request: RunRequest) -> LaunchResult:
-        """Run to the end. Raises FlagbenchError if nothing could be started."""
+        """Run to the end and return the outcome. Raises FlagbenchError if nothing could be started."""

@@ -1,4 +1,7 @@
-"""How a run's process or container ended: exit code, reason, remedy, and the record of one that left none."""
+"""Explains how a run's process or container ended, and writes a record for a run that left none.
+
+The launchers `docker` and `native` call this module when a run has end.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,19 @@ from flagbench_core import DIVISION, __version__
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 
-# Signals by which users and schedulers stop a process.
 _STOP_SIGNALS = {
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
 }
+"""The signals by which users and schedulers stop a process."""
 _SIGNALLED = 128
-"""Added to the number of a signal in the exit code of the process that it killed."""
-_OURS = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
+"""The exit code of a process that a signal killed is this number plus the signal's, as in a shell."""
+_FAILURE_CODES = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
+"""The exit codes by which a run says how it failed. 1 (BUG) is not among them: every program uses it."""
+
+
+_UNKNOWN_SECTIONS = ("config", "config_digest", "window", "flops", "work", "quality", "telemetry")
+"""Fields of a record that are null if the run was killed."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +39,11 @@ class RunImage:
     """The image of a container, as the record names it."""
 
     digest: str
-    """`REPOSITORY@sha256:...` of its manifest, where it was pulled or pushed; else its id."""
+    """`REPOSITORY@sha256:...` of its manifest if it was pulled or pushed; otherwise its id."""
     id: str | None
-    """`sha256:<64 hex>` of its configuration; None where the engine does not say (containerd image store)."""
+    """`sha256:<64 hex>` of its configuration; None if the engine does not know it (containerd image store)."""
     host: str = ""
-    """The name of the engine's machine, which may be another one than this."""
+    """The name of the machine that the engine runs on, which may not be this one."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -47,23 +55,25 @@ class RunImage:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """Output and end of a process or a container."""
+class RunEnd:
+    """The output of a process or a container, and how it end."""
 
     printed: bytes
+    """What it printed on stdout."""
     code: int | None
-    """Exit code; None for a container that no longer exists, -N for a process that signal N ended."""
+    """Exit code; None for a container that no longer exists, -N for a process that signal N end."""
     signalled: int | None
-    """The first signal that was forwarded."""
-    overdue: float | None
-    """Seconds from the first signal until it was killed; None if it was not."""
+    """The number of the first signal that was forwarded to it; None if there was none."""
+    killed_after: float | None
+    """Seconds from the first signal until it was killed for not ending; None if it was not killed."""
     oom_killed: bool = False
+    """Whether the kernel killed it because it had too little memory."""
     error: str = ""
-    """The engine's message, on one line."""
+    """The engine's message on one line; empty if there is none."""
 
 
-def record_in(stdout: bytes) -> bytes:
-    """The last line that is a record, with its newline; empty if no line is."""
+def find_record(stdout: bytes) -> bytes:
+    """The last line of `stdout` that is a record, with its newline; empty if no line is one."""
     for line in reversed(stdout.splitlines()):
         try:
             document = json.loads(line)
@@ -74,77 +84,102 @@ def record_in(stdout: bytes) -> bytes:
     return b""
 
 
-def exit_code(record: bytes, ended_with: int | None) -> int:
-    """The code of a run that left a record: its container's or process's where it is one of ours, else the record's.
+def choose_exit_code(record: bytes, ended_with: int | None) -> int:
+    """The exit code of a run that left a record.
 
-    A record of success is trusted only if the container no longer exists (None); and a container's exit code 0 does
-    not turn a record of failure into success.
+    It is the code of the process or container, `ended_with`, if that is one of flagbench's other than 0; otherwise
+    the code in the record. The run is a success only if both say so, or if the record does and the container no
+    longer exists (`ended_with` is None).
     """
     try:
         status = json.loads(record)["status"]
         recorded = int(status["exit_code"])
-        ended_well = status.get("state", "ok") == "ok"
+        recorded_success = status.get("state", "ok") == "ok" and recorded == ExitCode.OK
     except (ValueError, KeyError, TypeError, AttributeError):
         recorded = int(ExitCode.RANK_FAILED)
-        ended_well = False
+        recorded_success = False
     if ended_with is not None and ended_with in set(ExitCode) - {ExitCode.OK}:
         return int(ended_with)
-    if ended_well and recorded == ExitCode.OK and ended_with in (ExitCode.OK, None):
+    if recorded_success and ended_with in (ExitCode.OK, None):
         return int(ExitCode.OK)
-    if recorded in _OURS:
+    if recorded in _FAILURE_CODES:
         return recorded
     return int(ExitCode.RANK_FAILED)
 
 
-def explain(ended: Ended) -> FlagbenchError:
-    """Why a container left no record."""
-    code, signalled, error = ended.code or 0, ended.signalled, ended.error
-    words = f"(exit code {code}, OOMKilled {str(ended.oom_killed).lower()})"
-    if error:
-        words += f": {error}"
-    if ended.oom_killed and ended.overdue is None:
-        remedy = "give it more memory (--memory), or a smaller batch with --set batch_size=N"
+def explain_missing_record(end: RunEnd) -> FlagbenchError:
+    """The error that says why a container left no record."""
+    if end.oom_killed and end.killed_after is None:
         return FlagbenchError(
-            f"the container was killed for memory {words}", remedy=remedy, code=ExitCode.OUT_OF_MEMORY
+            f"the container was killed for memory {_state_text(end)}",
+            remedy="give it more memory (--memory), or a smaller batch with --set batch_size=N",
+            code=ExitCode.OUT_OF_MEMORY,
         )
-    if signalled is None and code - _SIGNALLED in _STOP_SIGNALS:
-        signalled = code - _SIGNALLED
-    if signalled is not None:
-        if ended.overdue is not None:
-            how = f"; the container did not end within {ended.overdue:.0f} s and was killed"
-        elif ended.code is None:
-            how = ", and the container no longer exists"
-        else:
-            how = f"; the container left no record {words}"
-        reason = f"interrupted by {signal.Signals(signalled).name}{how}"
-        return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
-    if ended.code is None:
-        reason, remedy = "the container was removed while it ran", "run again"
+    stop_signal = _find_stop_signal(end)
+    if stop_signal is not None:
+        return _explain_interruption(end, stop_signal)
+    code = end.code or 0
+    if end.code is None:
+        reason = "the container was removed while it ran"
+        remedy = "run again"
     elif code == _SIGNALLED + signal.SIGKILL:
-        reason = f"the container was killed {words}"
+        reason = f"the container was killed {_state_text(end)}"
         remedy = "by `docker kill`, or because the machine was out of memory: see the kernel log"
     else:
-        reason, remedy = f"the container ended without a record {words}", "see its messages above"
-    ours = ExitCode(code) if code in _OURS else ExitCode.RANK_FAILED
-    return FlagbenchError(reason, remedy=remedy, code=ours)
+        reason = f"the container ended without a record {_state_text(end)}"
+        remedy = "see its messages above"
+    error_code = ExitCode(code) if code in _FAILURE_CODES else ExitCode.RANK_FAILED
+    return FlagbenchError(reason, remedy=remedy, code=error_code)
+
+
+def _state_text(end: RunEnd) -> str:
+    """`(exit code 1, OOMKilled false): ` and the engine's message, if there is one."""
+    text = f"(exit code {end.code or 0}, OOMKilled {str(end.oom_killed).lower()})"
+    if end.error:
+        text += f": {end.error}"
+    return text
+
+
+def _find_stop_signal(end: RunEnd) -> int | None:
+    """The signal that stopped a container: one that was forwarded, or one that its exit code names."""
+    if end.signalled is not None:
+        return end.signalled
+    number = (end.code or 0) - _SIGNALLED
+    if number in _STOP_SIGNALS:
+        return number
+    return None
+
+
+def _explain_interruption(end: RunEnd, stop_signal: int) -> FlagbenchError:
+    """The error for a container that a signal stopped before it left a record."""
+    if end.killed_after is not None:
+        how = f"; the container did not end within {end.killed_after:.0f} s and was killed"
+    elif end.code is None:
+        how = ", and the container no longer exists"
+    else:
+        how = f"; the container left no record {_state_text(end)}"
+    reason = f"interrupted by {signal.Signals(stop_signal).name}{how}"
+    return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
 
 
 def record_of_killed(request: RunRequest, error: FlagbenchError, *, image: RunImage | None = None) -> bytes:
-    """A valid `record/v1` that says by which error the run ended and contains no measurement.
+    """A valid record as JSON that states the error by which the run ended, and contains no measurement.
 
-    `image` is that of the container; None for a run without one. Then the Python is this process's own, else the one
-    that the stack's manifest says, because the container can no longer be asked.
+    `image` is that of the container; None for a native run, whose Python is this process's. The Python of a container
+    is taken from the stack's manifest, because the container no longer exists.
     """
     now = datetime.now(timezone.utc)
     shape = f"{request.options.nodes}x{request.options.gpus}"
     name = f"{request.case.name}-{request.stack.name}-{shape}-{uuid.uuid4().hex[:8]}"
     system: dict[str, Any] = {"nodes": request.options.nodes, "devices_per_node": request.options.gpus, "devices": []}
-    system["host"] = platform.node() if image is None else image.host or None
-    python = platform.python_version()
-    if image is not None:
+    if image is None:
+        python = platform.python_version()
+        system["host"] = platform.node()
+    else:
+        python = request.stack.python
+        system["host"] = image.host or None
         reason = "the run was killed"
         system["image"] = {"context_digest": None, "digest": image.digest, "id": image.id, "reason": reason}
-        python = request.stack.python
     record: dict[str, Any] = {
         "schema": "record/v1",
         "record_id": f"{now:%Y%m%dT%H%M%SZ}-{name}",
@@ -160,7 +195,7 @@ def record_of_killed(request: RunRequest, error: FlagbenchError, *, image: RunIm
         "software": {"python": python, "torch": None},
         "timing": {},
         "metrics": [],
-        **dict.fromkeys(("config", "config_digest", "window", "flops", "work", "quality", "telemetry")),
+        **dict.fromkeys(_UNKNOWN_SECTIONS),
         "telemetry_reason": "the run was killed",
         "ranks": [],
         "status": {

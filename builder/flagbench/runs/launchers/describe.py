@@ -1,4 +1,4 @@
-"""The resolved configuration of a run, before anything starts."""
+"""Resolves the configuration of a run before anything starts, as the image will resolve it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from flagbench_core.data_folders import find_folders
 
 @dataclass(frozen=True)
 class Described:
-    """A resolved request."""
+    """The resolved configuration of a request."""
 
     config: Mapping[str, Any]
-    """Everything that decides what is executed, as the record has it."""
+    """Everything that decides what is executed, in the format of a record's `config`."""
     digest: str
-    """`sha256:` of its canonical form."""
+    """`sha256:` of the configuration's canonical form."""
 
 
 def describe(request: RunRequest, *, container: bool) -> Described:
-    """The configuration that `request` resolves to. `container`: its run does not see this machine's /data.
+    """Resolve the configuration of `request`. `container`: whether it runs in one, which does not see this /data.
 
-    Raises FlagbenchError: usage (2) for what the case, its engine or the stack does not support, data (3) for missing
-    folders.
+    Raises FlagbenchError: usage (2) for options that the case, its engine or the stack does not support, data (3) for
+    missing folders.
     """
     options = request.options
     check_folders(options)
-    default = None if container else "/data"
-    folders = find_folders(request.case.raw, options.preset, options.data, options.weights, default)
+    default_data = None if container else "/data"
+    folders = find_folders(request.case.raw, options.preset, options.data, options.weights, default_data)
     core_options = config_options(
         options,
         source=folders.source,
@@ -48,16 +48,19 @@ def describe(request: RunRequest, *, container: bool) -> Described:
 
 
 def check_folders(options: LocalOptions) -> None:
-    """Raise FlagbenchError where a folder to read is missing (data) or `--out` cannot be one (usage)."""
-    mount_folders(options)
+    """Raise FlagbenchError if a folder to read is missing (data), or `--out` cannot be made or written to (usage)."""
+    mount_folders(options)  # raises for the folders to read
     if options.out is None:
         return
-    path = host_path(options.out, "--out")
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    existing = host_path(options.out, "--out")
+    while not existing.exists():
+        existing = existing.parent
     if not existing.is_dir():
-        why = f"{existing} is not a folder"
+        reason = f"{existing} is not a folder"
     elif not os.access(existing, os.W_OK | os.X_OK):
-        why = f"{existing} cannot be written to"
+        reason = f"{existing} cannot be written to"
     else:
         return
-    raise FlagbenchError(f"--out {options.out!r} cannot be used: {why}", remedy="give a folder where you may write")
+    raise FlagbenchError(
+        f"--out {options.out!r} cannot be used: {reason}", remedy="give a folder where you may write"
+    )

@@ -1,4 +1,7 @@
-"""The container of a run: its specification as plain data, and the `docker run` command line that starts it."""
+"""Plans the container of a run: its specification as plain data, and the `docker run` command that starts it.
+
+Nothing is started here; `engine_container` runs the command.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,17 @@ from flagbench.runs.launchers.folders import BUNDLE, Folder, mount_folders
 from flagbench.runs.request import RunRequest, new_run_id
 
 RUN_LABEL = "dev.flagbench.run"
-"""On every container of a run, with the run's id: `docker ps --filter label=dev.flagbench.run` finds them."""
+"""The label that every container of a run has, with the run's id as its value. `docker ps --filter
+label=dev.flagbench.run` lists these containers."""
+_MEMORY_SIZE = re.compile(r"[1-9][0-9]{0,14}[mgMG]")
+"""A value of --memory: mebibytes or gibibytes."""
+_NAME_BYTES = 3
+"""Random bytes at the end of a container's name, so that a run that is repeated gets another name."""
 
 
 @dataclass(frozen=True)
 class DockerOptions:
-    """What a user may choose about the container of a run."""
+    """The options of a run that are about its container."""
 
     GROUP: ClassVar[str] = "Container"
 
@@ -48,32 +56,45 @@ class DockerOptions:
 
 @dataclass(frozen=True)
 class Host:
-    """This machine and its user, even if the engine runs on another machine."""
+    """This machine and the user of this process. The engine may run on another machine."""
 
     uid: int
     gid: int
     groups: tuple[int, ...]
-    """The caller's supplementary groups."""
+    """The numbers of the user's supplementary groups."""
     exists: Callable[[str], bool]
-    """Whether a device node, or a folder of them, exists."""
+    """Returns whether a device node, or a folder of them, exists."""
     group_id: Callable[[str], int | None]
-    """The number of a group; None if this machine has no such group."""
+    """Returns the number of the group of that name; None if this machine has no such group."""
 
     def grants(self, needs: DockerNeeds, nodes: int) -> DockerNeeds:
-        """The needs of a stack as this machine grants them to a container that is one of `nodes`.
+        """What this machine grants of a stack's needs to the container of one of `nodes` nodes.
 
-        A device of several nodes' runs, like InfiniBand's, is granted where the machine has it: without it they talk
-        over TCP, and its capability would be granted for nothing. Groups are numbers, because a name may have another
-        number in the image; a name stays only where this machine has no such group, and then the image must have it.
+        Devices for runs on several nodes, such as InfiniBand's, are granted if the machine has them. Otherwise the
+        nodes communicate over TCP, and the capability for these devices is not granted either.
         """
-        fabric = tuple(device for device in needs.multi_node.devices if nodes > 1 and self.exists(device))
-        numbers = ((name, self.group_id(name)) for name in needs.groups)
+        network_devices: list[str] = []
+        if nodes > 1:
+            network_devices = [device for device in needs.multi_node.devices if self.exists(device)]
+        capabilities = needs.capabilities
+        if network_devices:
+            capabilities += needs.multi_node.capabilities
         return replace(
             needs,
-            devices=needs.devices + fabric,
-            groups=tuple(name if number is None else str(number) for name, number in numbers),
-            capabilities=needs.capabilities + (needs.multi_node.capabilities if fabric else ()),
+            devices=(*needs.devices, *network_devices),
+            groups=tuple(self._group_number(name) for name in needs.groups),
+            capabilities=capabilities,
         )
+
+    def _group_number(self, name: str) -> str:
+        """The number of a group on this machine as text: the image may have another number for the same name.
+
+        It is the name itself if this machine has no such group; then the image must have it.
+        """
+        number = self.group_id(name)
+        if number is None:
+            return name
+        return str(number)
 
 
 def this_host() -> Host:
@@ -84,6 +105,7 @@ def this_host() -> Host:
 
 
 def _group_id(name: str) -> int | None:
+    """The number of a group of this machine; None if there is no such group."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -95,73 +117,124 @@ class Container:
     """Specification of a container."""
 
     image: str
-    """As the user names it; of an image in a bucket the name that it is pulled to."""
+    """The image as the user names it; for an image in a bucket, the name that it gets when it is pulled."""
     name: str
     run: str
+    """The id of the run."""
     arguments: tuple[str, ...]
     """Arguments of the image's entry point."""
     environment: Mapping[str, str]
     folders: tuple[Folder, ...]
     grants: DockerNeeds
-    """What its stack needs, as this machine has it."""
+    """What this machine grants of the needs of the stack: devices, groups, capabilities, shared memory."""
     user: str | None = None
-    """`UID:GID`; None: the image's own."""
+    """`UID:GID`; None: the user that the image names."""
     groups: tuple[str, ...] = ()
     network: str = "bridge"
     memory: str | None = None
-    """As docker writes it: 64g."""
+    """The memory limit in docker's format, such as 64g; None: no limit."""
 
     def command(self, *options: str) -> list[str]:
-        """The words of `docker run`, with further `options` of it. Nothing is ever pulled.
+        """The words of `docker run` for this container, with further `options`. Docker does not pull the image.
 
-        Each value is in one word with its option, and no shell reads it.
+        Each value is in one word with its option, so that no value can be read as another option.
         """
         granted = self.grants
         words = ["docker", "run", *options, "--pull=never", f"--label={RUN_LABEL}={self.run}"]
         words += [f"--env={name}={value}" for name, value in self.environment.items()]
-        words += [f"--user={self.user}"] if self.user else []
-        words += [f"--network={self.network}"]
-        words += [f"--gpus={granted.gpus}"] if granted.gpus else []
+        if self.user:
+            words.append(f"--user={self.user}")
+        words.append(f"--network={self.network}")
+        if granted.gpus:
+            words.append(f"--gpus={granted.gpus}")
         words += [f"--device={device}" for device in granted.devices]
         words += [f"--group-add={group}" for group in self.groups]
         words += [f"--cap-add={capability}" for capability in granted.capabilities]
-        words += [f"--shm-size={granted.shm_size}"]
+        words.append(f"--shm-size={granted.shm_size}")
         words += [f"--ulimit={name}={limit}" for name, limit in sorted(granted.ulimits.items())]
         if self.memory is not None:
-            # Without the second the engine grants as much swap again, and a run that swaps measures the disk.
+            # Without --memory-swap the engine grants the same amount of swap, and a run that swaps measures the disk.
             words += [f"--memory={self.memory}", f"--memory-swap={self.memory}"]
         words += [f"--mount={_mount(folder)}" for folder in self.folders]
         return [*words, self.image, *self.arguments]
 
     def rootless(self) -> Container:
-        """The same for an engine that runs as the caller: root in its containers is the caller outside."""
-        return replace(self, user="0:0", groups=self.grants.groups) if self.folders else self
+        """The same container for a rootless engine, where root in a container is the caller outside.
+
+        Without folders of the caller, it keeps the image's user.
+        """
+        if not self.folders:
+            return self
+        return replace(self, user="0:0", groups=self.grants.groups)
+
+
+_LINE_END = "\r\n"
 
 
 def _mount(folder: Folder) -> str:
     """The value of `--mount`, which docker reads as one line of CSV."""
     fields = ["type=bind", f"source={folder.source}", f"target={folder.target}"]
+    if not folder.writable:
+        fields.append("readonly")
     line = io.StringIO()
-    # The end of the line is written, because the writer quotes for its sake, and taken off again.
-    csv.writer(line, lineterminator="\r\n").writerow(fields if folder.writable else [*fields, "readonly"])
-    return line.getvalue().removesuffix("\r\n")
+    # The writer quotes a field with a line break only if that is a character of its line terminator. So the
+    # terminator cannot be empty, and is removed again.
+    csv.writer(line, lineterminator=_LINE_END).writerow(fields)
+    return line.getvalue().removesuffix(_LINE_END)
 
 
-def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, str], host: Host) -> Container:
-    """The container of a run. Raises FlagbenchError for a folder or an option that cannot be used.
+def plan_container(
+    request: RunRequest, options: DockerOptions, environment: Mapping[str, str], host: Host
+) -> Container:
+    """Plan the container of a run. Raises FlagbenchError for a folder or an option that cannot be used.
 
-    Network: the host's for several nodes, whose ranks listen on ports chosen at run time; else one of the
-    container's own, on which no port is published. User: the caller where the run reads or writes the caller's
-    folders, so that it may do what the caller may and its files are the caller's; else the image's own; root where a
-    device demands it.
+    Network: that of the host for several nodes, whose ranks listen on ports chosen at run time; otherwise the
+    container has its own network, and no port is published.
+
+    User: root if a device needs it. Otherwise the caller if the run reads or writes folders of the caller, so that
+    it has the caller's permissions and its files belong to the caller. Otherwise the user that the image names.
     """
     inside, folders = mount_folders(request.options)
     if request.bundle is not None:
         folders += (Folder(request.bundle, BUNDLE, writable=True),)
-    if options.memory is not None and re.fullmatch(r"[1-9][0-9]{0,14}[mgMG]", options.memory) is None:
+    if options.memory is not None and _MEMORY_SIZE.fullmatch(options.memory) is None:
         raise FlagbenchError(
             f"--memory {options.memory!r} is not a size", remedy="write a number and m or g, like --memory 64g"
         )
+    several_nodes = request.options.nodes > 1
+    granted = host.grants(request.stack.docker, request.options.nodes)
+    run = request.options.run_id or new_run_id()
+    if not several_nodes:
+        # With several nodes, node 0 makes the run id and sends it to the others.
+        inside = replace(inside, run_id=run)
+    arguments = inside.image_arguments()
+    if request.bundle is not None:
+        arguments.append(f"--bundle={BUNDLE}")
+    user: str | None = None
+    groups = granted.groups
+    if granted.root:
+        user = "0:0"
+    elif folders:
+        user = f"{host.uid}:{host.gid}"
+        if host.uid != 0:
+            groups += tuple(str(group) for group in host.groups)
+    return Container(
+        image=_image_name(request, options),
+        name=f"flagbench-{run}-{secrets.token_hex(_NAME_BYTES)}",
+        run=run,
+        arguments=tuple(arguments),
+        environment={**passed_on(environment, request.stack, request.options.nodes), **request.environment},
+        folders=folders,
+        grants=granted,
+        user=user,
+        groups=groups,
+        network="host" if several_nodes else "bridge",
+        memory=options.memory,
+    )
+
+
+def _image_name(request: RunRequest, options: DockerOptions) -> str:
+    """The name by which the engine has the image of a run. Raises FlagbenchError (usage) for a malformed one."""
     image = request.image if options.image is None else options.image
     if is_in_bucket(image):
         image = parse_bucket_image(image).local_name
@@ -169,22 +242,4 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
         raise FlagbenchError(
             f"--image {image!r} is not an image", remedy="write a name like flagbench/distilbert:cpu, or sha256:..."
         )
-    granted = host.grants(request.stack.docker, request.options.nodes)
-    run = request.options.run_id or new_run_id()
-    if request.options.nodes == 1:
-        # With several nodes, node 0 makes the run id and sends it to the others.
-        inside = replace(inside, run_id=run)
-    as_caller = bool(folders) and not granted.root
-    return Container(
-        image=image,
-        name=f"flagbench-{run}-{secrets.token_hex(3)}",
-        run=run,
-        arguments=(*inside.image_arguments(), *([] if request.bundle is None else [f"--bundle={BUNDLE}"])),
-        environment={**passed_on(environment, request.stack, request.options.nodes), **request.environment},
-        folders=folders,
-        grants=granted,
-        user="0:0" if granted.root else f"{host.uid}:{host.gid}" if as_caller else None,
-        groups=granted.groups + (tuple(str(group) for group in host.groups) if as_caller and host.uid else ()),
-        network="host" if request.options.nodes > 1 else "bridge",
-        memory=options.memory,
-    )
+    return image

@@ -1,6 +1,8 @@
-"""One container of the Docker Engine, from its image to its removal: run by the docker command, asked for by the API.
+"""Runs one container of the Docker Engine, from finding its image to removing it.
 
-Imports docker-py, which takes 0.15 s: only what starts a container imports this module, when it does so.
+The docker command runs the container, and the engine's API says how it ended.
+
+This module imports docker-py, which takes 0.15 s, so launchers import it only when they start a container.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from docker.errors import APIError, DockerException, NotFound  # type: ignore[import-untyped]
 
@@ -21,50 +24,70 @@ from flagbench.image_reference import image_of
 from flagbench.images.docker import DockerEngine
 from flagbench.images.docker_api import engine_errors, open_client
 from flagbench.images.docker_process import find_docker
-from flagbench.runs.launchers.container_exit import Ended, RunImage
+from flagbench.runs.launchers.container_exit import RunEnd, RunImage
 from flagbench.runs.launchers.docker_command import RUN_LABEL, Container
 from flagbench.runs.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.runs.launchers.folders import output_folder
 from flagbench.runs.prepare_request import PrepareRequest
 from flagbench.runs.request import RunRequest
-from flagbench.system.signals import Forwarding
+from flagbench.system.signals import Forwarding, Interruption
 from flagbench_core.exit_codes import ExitCode
 
 ANSWER_SECONDS = 60.0
-"""For the engine's answer to a question."""
+"""Longest time for the engine to answer a question: docker-py's default."""
 _CLIENT_FAILED = 125
-"""The exit code of `docker run` where there is no container; a container may end with it too."""
-_MOST_SAID = 2**14
+"""The exit code of `docker run` if it started no container; a container may end with it too."""
+_KEPT_STDERR_BYTES = 2**14
+"""Bytes of the end of stderr that are kept: enough for the client's error message."""
 _START_SECONDS = 3.0
+"""Seconds for which sending a signal is tried again, because the engine refuses it until the container runs."""
+_RETRY_SECONDS = 0.1
+
+
+class ContainerOutcome(NamedTuple):
+    """How a container ended."""
+
+    image: RunImage
+    """The image that it ran."""
+    end: RunEnd | FlagbenchError
+    """Its end; an error if a signal arrived before its start, or if the connection to the engine was lost."""
 
 
 def run_container(
     container: Container, request: RunRequest | PrepareRequest, *, keep: bool = False
-) -> tuple[RunImage, Ended | FlagbenchError]:
-    """Run a container to its end; its stderr goes to this process's. Returns its image, and its end.
+) -> ContainerOutcome:
+    """Run a container to its end; its stderr goes to this process's.
 
-    The end is an error where a signal arrived before the start, or where the connection to the engine was lost.
-    Raises FlagbenchError where the engine does not start it, has no such image, or has one of another case or stack.
+    Raises FlagbenchError if the engine does not start it, has no such image, or has one of another case or stack.
+
+    Args:
+        container: the specification of the container.
+        request: what it runs, which its image must be for.
+        keep: whether to keep the container when it has ended, instead of removing it.
     """
     name = container.name
-    # First: a signal that arrives while the container is made must not leave it behind.
+    # Signals are handled first: one that arrives while the container is made must not leave it behind.
     with Forwarding() as forwarder, closing(open_client()) as client, engine_errors("run a container"):
         client.api.timeout = ANSWER_SECONDS
         docker = find_docker()
-        image_id, named = _find_image(DockerEngine(client), container.image, request)
+        found = _find_image(DockerEngine(client), container.image, request)
         engine = client.info()
-        named = replace(named, host=engine.get("Name") or "")
-        # By id: the name may move to another image before the start.
-        container = replace(container, image=image_id, environment={**container.environment, **named.environment})
+        image = replace(found.image, host=engine.get("Name") or "")
+        # The container is started by the image's id, because the name may move to another image before that.
+        container = replace(
+            container, image=found.engine_id, environment={**container.environment, **image.environment}
+        )
         if any("name=rootless" in option for option in engine.get("SecurityOptions") or ()):
             container = container.rootless()
         if forwarder.early:
             reason = "interrupted before the container started"
-            return named, FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
+            return ContainerOutcome(image, FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED))
+        # Only the API forwards signals: see `_ContainerRun`.
         words = container.command(f"--name={name}", "--sig-proxy=false")
         try:
             with output_folder(request.options.out):
-                return named, _follow(docker, words, client.api, name, forwarder)
+                end = _ContainerRun(client.api, name, forwarder).follow(docker, words)
+            return ContainerOutcome(image, end)
         finally:
             if keep:
                 sys.stderr.write(f"the container {name} is kept: `docker rm {name}` removes it\n")
@@ -73,34 +96,48 @@ def run_container(
 
 
 def check_image(name: str, request: RunRequest) -> None:
-    """Raise FlagbenchError where no engine answers, or it has no such image of this case and stack."""
+    """Raise FlagbenchError if no engine answers, or it has no image of that name for this case and stack."""
     with closing(open_client()) as client:
         _find_image(DockerEngine(client), name, request)
 
 
-def _find_image(engine: DockerEngine, name: str, request: RunRequest | PrepareRequest) -> tuple[str, RunImage]:
-    """The engine's id of the image of that name, and how the record names it."""
+class _FoundImage(NamedTuple):
+    """An image that the engine has."""
+
+    engine_id: str
+    """The id by which the engine finds the image."""
+    image: RunImage
+    """The image as the record names it."""
+
+
+def _find_image(engine: DockerEngine, name: str, request: RunRequest | PrepareRequest) -> _FoundImage:
+    """Find the image of that name. Raises FlagbenchError if there is none, or it is of another case or stack."""
     case, stack = request.case.name, request.stack.name
     image = engine.inspect(name)
     if image is None:
-        raise missing_image(name, f"{case}:{stack}" if name == image_of(case, stack) else None)
-    for kind, asked in (("case", case), ("stack", stack)):
-        found = image.labels.get(f"dev.flagbench.{kind}", asked)
-        if found != asked:
+        built_by = None
+        if name == image_of(case, stack):
+            built_by = f"{case}:{stack}"
+        raise missing_image(name, built_by)
+    for kind, expected in (("case", case), ("stack", stack)):
+        actual = image.labels.get(f"dev.flagbench.{kind}", expected)
+        if actual != expected:
             raise FlagbenchError(
-                f"the image {name} is of the {kind} {found}, not of {asked}",
+                f"the image {name} is of the {kind} {actual}, not of {expected}",
                 remedy="name the image of what is to be run, or run what the image is of",
             )
-    # With its repository, the digest of a manifest can be pulled.
-    digest = next(iter(image.repo_digests), image.id)
-    return image.id, RunImage(digest, image.id if engine.names_configurations() else None)
+    # An image that was pulled or pushed has a digest with its repository, by which it can be pulled.
+    digest = image.repo_digests[0] if image.repo_digests else image.id
+    configuration_id = image.id if engine.names_configurations() else None
+    return _FoundImage(image.id, RunImage(digest, configuration_id))
 
 
 def _remove(api: Any, name: str) -> None:
+    """Remove the container of that name; print a warning if that fails."""
     try:
         api.remove_container(name, force=True, v=True)
     except NotFound:
-        return  # never made, or already removed
+        return  # it was never made, or somebody removed it
     except (DockerException, OSError) as error:
         sys.stderr.write(
             f"warning: the container {name} could not be removed: {' '.join(str(error).split())}\n"
@@ -108,87 +145,108 @@ def _remove(api: Any, name: str) -> None:
         )
 
 
-def _follow(docker: str, words: list[str], api: Any, name: str, forwarder: Forwarding) -> Ended | FlagbenchError:
-    """Run the client until the container has ended; the engine's State says how it did.
+class _ContainerRun:
+    """Runs a container by `docker run`, and forwards signals to it.
 
-    Signals reach the container through the API alone: clients differ in what they make of one, so this one is in a
-    session of its own, where a terminal's Ctrl-C does not reach it.
+    Signals reach the container only through the API: clients differ in how they forward one. So the client runs in
+    its own session, where a terminal's Ctrl-C does not reach it.
     """
-    printed, said = bytearray(), bytearray()
-    signalled = overdue = None
 
-    def send(number: int) -> None:
-        # The engine refuses until the container runs. What cannot be signalled is killed after the grace.
-        latest = time.monotonic() + _START_SECONDS
-        while client.poll() is None and time.monotonic() < latest:
+    def __init__(self, api: Any, name: str, forwarder: Forwarding) -> None:
+        """Take docker-py's low-level client, the name of the container, and where signals come from."""
+        self._api = api
+        self._name = name
+        self._forwarder = forwarder
+        self._stderr = bytearray()
+        """The end of what the client printed on stderr."""
+
+    def follow(self, docker: str, words: list[str]) -> RunEnd | FlagbenchError:
+        """Run the client at the path `docker` until the container has ended; the engine's State says how it did.
+
+        Returns an error if the connection to the engine was lost. Raises FlagbenchError if the engine refused to
+        start the container.
+        """
+        printed = bytearray()
+        interruption = Interruption(None, None)
+        try:
+            with subprocess.Popen(
+                words,
+                executable=docker,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            ) as client:
+                assert client.stdout is not None
+                assert client.stderr is not None
+                readers = {client.stdout: printed.extend, client.stderr: self._read_stderr}
+                send = partial(self._send, client)
+                try:
+                    interruption = self._forwarder.follow(client, readers, send, self._kill)
+                finally:
+                    client.kill()  # it may still wait for a container that cannot be killed
+            state = _state(self._api, self._name)
+        except (DockerException, OSError, ValueError):  # ValueError: the engine died in the middle of its answer
+            state = {"Running": True}
+        was_killed = interruption.killed_after is not None
+        never_started = state.get("Status") == "created" or (not state and client.returncode == _CLIENT_FAILED)
+        if never_started and not was_killed:
+            raise _refusal(self._stderr)
+        if state.get("Running") and not was_killed:
+            return FlagbenchError(
+                f"the connection to the container engine was lost while the container {self._name} ran",
+                remedy="check that the engine runs, and see its log; then run again",
+                code=ExitCode.ENGINE,
+            )
+        return RunEnd(
+            bytes(printed),
+            state.get("ExitCode"),
+            signalled=interruption.signal,
+            killed_after=interruption.killed_after,
+            oom_killed=bool(state.get("OOMKilled")),
+            error=" ".join(str(state.get("Error") or "").split()),
+        )
+
+    def _send(self, client: subprocess.Popen[bytes], number: int) -> None:
+        """Send a signal to the container. One that cannot be sent is given up: the container is killed later."""
+        deadline = time.monotonic() + _START_SECONDS
+        while client.poll() is None and time.monotonic() < deadline:
             try:
-                api.kill(name, signal.Signals(number).name)
+                self._api.kill(self._name, signal.Signals(number).name)
             except APIError:
-                time.sleep(0.1)
+                time.sleep(_RETRY_SECONDS)
             else:
                 return
 
-    def kill() -> None:
-        # A paused container does not even see SIGKILL before it runs again.
-        for call in (api.unpause, api.kill):
-            with suppress(APIError):
-                call(name)
+    def _kill(self) -> None:
+        """Kill the container. It is unpaused first: a paused one does not get even SIGKILL before it runs again."""
+        with suppress(APIError):  # it is not paused
+            self._api.unpause(self._name)
+        with suppress(APIError):  # it has ended just now
+            self._api.kill(self._name)
 
-    try:
-        with subprocess.Popen(
-            words,
-            executable=docker,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        ) as client:
-            assert client.stdout is not None
-            assert client.stderr is not None
-            read = {client.stdout: printed.extend, client.stderr: lambda chunk: _pass_on(chunk, said)}
-            try:
-                signalled, overdue = forwarder.follow(client, read, send, kill)
-            finally:
-                client.kill()  # where it still waits, for a container that cannot be killed
-        state = _state(api, name)
-    except (DockerException, OSError, ValueError):  # ValueError: the engine died in the middle of its answer
-        state = {"Running": True}
-    never_started = state.get("Status") == "created" or (not state and client.returncode == _CLIENT_FAILED)
-    if overdue is None and never_started:
-        raise _refusal(said)
-    if overdue is None and state.get("Running"):
-        return FlagbenchError(
-            f"the connection to the container engine was lost while the container {name} ran",
-            remedy="check that the engine runs, and see its log; then run again",
-            code=ExitCode.ENGINE,
-        )
-    error = " ".join(str(state.get("Error") or "").split())
-    oom_killed = bool(state.get("OOMKilled"))
-    return Ended(bytes(printed), state.get("ExitCode"), signalled, overdue, oom_killed, error)
+    def _read_stderr(self, chunk: bytes) -> None:
+        """Print what the container writes to stderr as it comes, except the client's error: see `_refusal`."""
+        self._stderr += chunk
+        del self._stderr[:-_KEPT_STDERR_BYTES]
+        if not chunk.startswith(b"docker: "):
+            # The run continues if the reader of its progress has gone (`2>&1 | head`).
+            with suppress(OSError, ValueError):
+                sys.stderr.buffer.write(chunk)
+                sys.stderr.buffer.flush()
 
 
 def _state(api: Any, name: str) -> dict[str, Any]:
-    """The State of a container; empty where there is none."""
+    """The State of a container in the engine's API; empty if there is no such container."""
     try:
         return dict(api.inspect_container(name)["State"])
     except NotFound:
         return {}
 
 
-def _pass_on(chunk: bytes, said: bytearray) -> None:
-    """What the container says goes to the user as it comes; the client's error is left to `_refusal`."""
-    said += chunk
-    del said[:-_MOST_SAID]
-    if not chunk.startswith(b"docker: "):
-        # The run continues if the reader of its progress is gone (`2>&1 | head`).
-        with suppress(OSError, ValueError):
-            sys.stderr.buffer.write(chunk)
-            sys.stderr.buffer.flush()
-
-
-def _refusal(said: bytearray) -> FlagbenchError:
-    """The client's last words, as an error with its remedy."""
-    text = said.decode("utf-8", "replace")
+def _refusal(stderr: bytearray) -> FlagbenchError:
+    """The client's error message on stderr, as an error with its remedy."""
+    text = stderr.decode("utf-8", "replace")
     text = text.partition("docker: ")[2] or text
     text = re.split(r"\.?\s+(?:See|Run) 'docker run --help'", text)[0]
     return engine_refusal(text.removeprefix("Error response from daemon: "))

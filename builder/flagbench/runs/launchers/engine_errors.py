@@ -1,4 +1,4 @@
-"""Errors of the engine when it refuses a container, with their remedies."""
+"""Translates the messages of a container engine that refuses a container into errors with remedies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.docker_errors import ErrorPattern, match_pattern
 from flagbench_core.exit_codes import ExitCode
 
-# The texts are those of Docker Engine 20.10 and later, runc and the NVIDIA container toolkit; first match wins.
 _PATTERNS = {
     ExitCode.WRONG_HARDWARE: (
         ErrorPattern(
@@ -55,6 +54,8 @@ _PATTERNS = {
         ),
     ),
 }
+"""Patterns in messages of Docker Engine 20.10 and later, runc and the NVIDIA container toolkit, by the exit code of
+the error. The first pattern that matches decides."""
 
 
 def engine_refusal(text: str) -> FlagbenchError:
@@ -63,16 +64,16 @@ def engine_refusal(text: str) -> FlagbenchError:
         pattern = match_pattern(patterns, text)
         if pattern is not None:
             return FlagbenchError(pattern.cause, remedy=pattern.remedy, code=code)
-    words = " ".join(text.split())
+    message = " ".join(text.split())
     return FlagbenchError(
-        f"the container engine refused the container: {words}",
+        f"the container engine refused the container: {message}",
         remedy="fix what it names; `flagbench run --show-command` prints the same as a docker line to try",
         code=ExitCode.ENGINE,
     )
 
 
 def missing_image(image: str, built_by: str | None) -> FlagbenchError:
-    """The engine has no such image; `built_by` is what to build it from, where flagbench can."""
+    """The error that the engine has no such image. `built_by`: the name to build it by; None if flagbench cannot."""
     remedy = "pull, load or build it first; nothing is pulled"
     if built_by:
         remedy = f"build it: `flagbench build {built_by}`"

@@ -1,4 +1,7 @@
-"""The folders of a run, seen from inside its container: /data, /weights and /resume read-only, others writable."""
+"""The folders of this machine that a run reads and writes, and where its container sees them.
+
+/data, /weights and /resume are mounted read-only; /out and /bundle are writable.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from flagbench_core.data_folders import SYNTHETIC
 from flagbench_core.exit_codes import ExitCode
 
 BUNDLE = "/bundle"
-"""Where a container leaves its bundle."""
+"""The folder in which a container leaves its bundle, an archive of its raw events."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +31,20 @@ class Folder:
 
 
 def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ...]]:
-    """The options with the paths inside the container, and what to mount there.
+    """The options with the paths that the container sees, and the folders to mount there.
 
-    Checks the folders to read and makes nothing: `--out` need not exist yet. Raises FlagbenchError: data (3) for
-    folders to read that are not there, usage (2) for what is not a path.
+    The folders to read must exist; `--out` need not exist yet, and is not made. Raises FlagbenchError: data (3) for
+    a folder to read that does not exist, usage (2) for a value that is not a path.
     """
     folders = []
     changed: dict[str, str] = {}
     for name in ("data", "weights", "resume"):
-        folder = getattr(options, name)
-        if folder is None or (name == "data" and folder == SYNTHETIC):
+        text = getattr(options, name)
+        is_synthetic = name == "data" and text == SYNTHETIC
+        if text is None or is_synthetic:
             continue
-        folders.append(Folder(str(_readable(folder, f"--{name}")), f"/{name}", writable=False))
+        source = _find_folder(text, f"--{name}")
+        folders.append(Folder(str(source), f"/{name}", writable=False))
         changed[name] = f"/{name}"
     if options.out is not None:
         folders.append(Folder(str(host_path(options.out, "--out")), "/out", writable=True))
@@ -49,9 +54,9 @@ def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ..
 
 @contextmanager
 def output_folder(folder: str | None) -> Iterator[None]:
-    """Make `--out` where it is missing, so that the caller owns it and not the engine; left empty, it is removed.
+    """Make the folder of `--out` if it does not exist, and remove it at the end if nothing was written to it.
 
-    Raises FlagbenchError (usage) where it cannot be made.
+    It is made here because the engine would make it for root. Raises FlagbenchError (usage) if it cannot be made.
     """
     if folder is None:
         yield
@@ -68,14 +73,15 @@ def output_folder(folder: str | None) -> Iterator[None]:
         yield
     finally:
         if not existed:
-            with suppress(OSError):
+            with suppress(OSError):  # it is not empty
                 path.rmdir()
 
 
 def host_path(name: str, option: str) -> Path:
     """The path of the file or folder `name` of this machine, absolute and with links resolved; it need not exist.
 
-    Raises FlagbenchError (usage) for what is not a path, or is one that the engine cannot be asked for.
+    Raises FlagbenchError (usage) for a text that is not a path, or for a path that cannot be sent to the engine.
+    `option` is the one that has the path as its value.
     """
     if "://" in name:
         raise FlagbenchError(
@@ -85,13 +91,13 @@ def host_path(name: str, option: str) -> Path:
     if not name or "\0" in name:
         raise FlagbenchError(f"{option} names nothing", remedy="give a path")
     try:
-        # Resolved: the engine removes `..` from a path without following symbolic links. Not by pathlib, which
-        # raises RuntimeError for a link to itself.
+        # Links are resolved here, because the engine removes `..` from a path without following them. pathlib would
+        # raise RuntimeError for a link to itself.
         path = Path(os.path.realpath(name))
-        # The engine is asked in JSON, whose strings cannot hold any other name. As bytes, since Python may read them
-        # as those of another encoding (LC_ALL=C).
+        # The engine gets the path as JSON, whose strings must be UTF-8. The bytes are decoded, because Python may
+        # have read the name in another encoding (LC_ALL=C).
         os.fsencode(f"{name}{path}").decode()
-        path.exists()  # for its errors: a name that is too long, a folder closed to us
+        path.exists()  # called for its errors: a name that is too long, a folder that may not be read
     except UnicodeError:
         raise FlagbenchError(
             f"the name of {option} {name!r} is not UTF-8, and the engine cannot be asked for it", remedy="rename it"
@@ -103,12 +109,13 @@ def host_path(name: str, option: str) -> Path:
     return path
 
 
-def _readable(name: str, option: str) -> Path:
+def _find_folder(name: str, option: str) -> Path:
+    """The path of a folder to read. Raises FlagbenchError (data) if it is not a folder."""
     path = host_path(name, option)
     if path.is_dir():
         return path
-    what = "is not a folder" if path.exists() else "does not exist"
+    problem = "is not a folder" if path.exists() else "does not exist"
     remedy = "give a folder of this machine"
     if option == "--data":
         remedy += ", or --data synthetic"
-    raise FlagbenchError(f"{option} {name!r} {what}", remedy=remedy, code=ExitCode.DATA)
+    raise FlagbenchError(f"{option} {name!r} {problem}", remedy=remedy, code=ExitCode.DATA)

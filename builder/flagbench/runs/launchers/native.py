@@ -1,4 +1,4 @@
-"""Runs the entrypoint of a case in this Python environment, without a container."""
+"""Runs the entrypoint of a case in this Python environment, without a container: the launcher of `--via native`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.compile import compiled_files, find_stale
 from flagbench.manifests.stack import Stack
 from flagbench.runs.launchers import LaunchResult
-from flagbench.runs.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
+from flagbench.runs.launchers.container_exit import RunEnd, choose_exit_code, find_record, record_of_killed
 from flagbench.runs.launchers.folders import output_folder
 from flagbench.runs.request import RunRequest
 from flagbench.system.checkout import commit
@@ -28,24 +28,31 @@ from flagbench_core.environment import LAUNCHER
 from flagbench_core.exit_codes import ExitCode
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
-"""What every case imports; a case's manifest names what it imports beside these."""
+"""Modules that every case imports; the manifest of a case names the others."""
 _PYTHON = (sys.executable, "-m", "flagbench_cases")
 _PR_SET_PDEATHSIG = 1
+"""The option of Linux's prctl that sets the signal sent to a process when its parent dies."""
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
-def require_modules(names: Iterable[str], doing: str) -> None:
-    """Raise FlagbenchError (usage) where this Python lacks a module that `doing` imports."""
+def require_modules(names: Iterable[str], activity: str) -> None:
+    """Raise FlagbenchError (usage) if a module is not installed in this Python.
+
+    `activity` is what imports the modules, such as `a native run`.
+    """
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise FlagbenchError(
-            f"{doing} imports {', '.join(missing)}, not installed in this Python",
+            f"{activity} imports {', '.join(missing)}, not installed in this Python",
             remedy="run `pip install -e '.[cases]'` in the checkout of flagbench, or use --via docker",
         )
 
 
 def check_manifests(request: RunRequest) -> None:
-    """Raise FlagbenchError (usage) where a run in this Python would read other manifests than those of `request`."""
+    """Raise FlagbenchError (usage) if the image side of this Python has other manifests than those of `request`.
+
+    The image side reads manifests that were compiled into its package, which may be older.
+    """
     package = Path(flagbench_core.__file__).parents[1] / "flagbench_cases"
     stale = find_stale(package, compiled_files([request.case], [request.stack]), ())
     if stale:
@@ -56,7 +63,7 @@ def check_manifests(request: RunRequest) -> None:
 
 
 def check_ranks(request: RunRequest) -> None:
-    """Raise FlagbenchError (usage) for more ranks than this machine's processors take."""
+    """Raise FlagbenchError (usage) for a run on cpu with more ranks than this machine has processors for."""
     if request.stack.device_kind != "cpu":
         return
     excess = process_limits.excess_of_ranks(request.options.gpus)
@@ -68,7 +75,7 @@ class NativeLauncher:
     """The launcher of `--via native`."""
 
     def health(self) -> Diagnosis:
-        """Whether what every case imports is installed in this Python."""
+        """A finding on whether the modules that every case imports are installed in this Python."""
         try:
             require_modules(NEEDED, "a native run")
         except FlagbenchError as error:
@@ -76,10 +83,10 @@ class NativeLauncher:
         return Diagnosis("native", Level.OK, f"this Python has {', '.join(NEEDED)}")
 
     def command(self, request: RunRequest) -> str:
-        """The line that starts the entrypoint.
+        """The shell command that starts the entrypoint.
 
-        Raises FlagbenchError (usage) where what it imports is missing or of other manifests, or the processors are
-        too few for the ranks.
+        Raises FlagbenchError (usage) if a module is missing, the image side has other manifests, or there are too few
+        processors for the ranks.
         """
         check_ranks(request)
         names = (*NEEDED, *request.case.imports)
@@ -89,7 +96,7 @@ class NativeLauncher:
         return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *variables, *_PYTHON, *request.arguments()])
 
     def check(self, request: RunRequest) -> None:
-        """Raise FlagbenchError (usage) as `command`."""
+        """Raise FlagbenchError (usage) as `command` does."""
         self.command(request)
 
     def launch(self, request: RunRequest) -> LaunchResult:
@@ -100,35 +107,40 @@ class NativeLauncher:
         if checkout_commit is not None:
             defaults["FLAGBENCH_COMMIT"] = checkout_commit
         with output_folder(request.options.out):
-            ended = follow(request.arguments(), request.stack, defaults, request.environment)
-        if record := record_in(ended.printed):
-            return LaunchResult(record, exit_code(record, ended.code), ended.signalled is not None)
+            end = run_image_side(request.arguments(), request.stack, defaults, request.environment)
+        signalled = end.signalled is not None
+        if record := find_record(end.printed):
+            return LaunchResult(record, choose_exit_code(record, end.code), signalled)
         # Only node 0 prints a record; the entrypoint may know its node rank from the platform's variables alone.
-        if request.options.nodes > 1 and ended.code is not None and ended.code >= 0:
-            return LaunchResult(b"", ended.code)
-        error = explain(ended)
-        return LaunchResult(record_of_killed(request, error), int(error.code), ended.signalled is not None)
+        if request.options.nodes > 1 and end.code is not None and end.code >= 0:
+            return LaunchResult(b"", end.code)
+        error = explain_missing_output(end)
+        return LaunchResult(record_of_killed(request, error), int(error.code), signalled)
 
 
-def follow(
+def run_image_side(
     arguments: Sequence[str],
     stack: Stack,
     defaults: Mapping[str, str],
     variables: Mapping[str, str] | None = None,
-) -> Ended:
-    """Run the image side to its end and read what it prints. Signals are forwarded; see Forwarding.
-
-    `defaults` are overridden by the variables of this process, which `variables` override.
+) -> RunEnd:
+    """Run `python -m flagbench_cases` to its end and read what it prints. Signals are forwarded: see `Forwarding`.
 
     It runs in its own session, so that Ctrl-C on a terminal reaches it only once, through this process.
+
+    Args:
+        arguments: the arguments of the program.
+        stack: the stack that it runs on.
+        defaults: variables of its environment that this process's variables override.
+        variables: variables of its environment that override this process's.
     """
     printed = bytearray()
-    # In this order: a signal that arrives while the child is started must not be lost.
+    # Forwarding is entered first: a signal that arrives while the child is started must not be lost.
     with (
         Forwarding() as forwarder,
         subprocess.Popen(
             [sys.executable, *python_module.options("flagbench_cases"), *arguments],
-            # Not the store: what the run leaves is stored by this process.
+            # FLAGBENCH_STORE is empty because this process stores the record.
             env={
                 **defaults,
                 **os.environ,
@@ -144,41 +156,44 @@ def follow(
         ) as child,
     ):
         assert child.stdout is not None
-        signalled, overdue = forwarder.follow(
+        interruption = forwarder.follow(
             child,
             {child.stdout: printed.extend},
             child.send_signal,
             child.kill,  # its ranks die with it, even stopped ones
         )
-    if child.returncode < 0:  # nobody else removes what it left
+    if child.returncode < 0:
+        # A process that a signal killed could not remove its temporary files.
         scratch.remove_leftovers()
-    return Ended(bytes(printed), child.returncode, signalled, overdue)
+    return RunEnd(bytes(printed), child.returncode, interruption.signal, interruption.killed_after)
 
 
-def explain(ended: Ended) -> FlagbenchError:
-    """Why a process printed nothing."""
-    if ended.signalled is not None:
-        reason = f"interrupted by {signal.Signals(ended.signalled).name}"
-        if ended.overdue is not None:
-            reason += f"; the run did not end within {ended.overdue:.0f} s and was killed"
+def explain_missing_output(end: RunEnd) -> FlagbenchError:
+    """The error that says why a process printed nothing."""
+    if end.signalled is not None:
+        reason = f"interrupted by {signal.Signals(end.signalled).name}"
+        if end.killed_after is not None:
+            reason += f"; the run did not end within {end.killed_after:.0f} s and was killed"
         return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
-    code = ended.code or 0
-    end = f"exit code {code}"
+    code = end.code or 0
+    how = f"exit code {code}"
     if code < 0:
-        end = _SIGNALS.get(-code, f"signal {-code}")
+        how = _SIGNALS.get(-code, f"signal {-code}")
     error_code = ExitCode.RANK_FAILED
     if code in set(ExitCode) - {ExitCode.OK}:
         error_code = ExitCode(code)
     return FlagbenchError(
-        f"the run ended with {end} before it could print a record",
+        f"the run ended with {how} before it could print a record",
         remedy="see its messages above; the kernel log names processes killed for memory",
         code=error_code,
     )
 
 
 def _end_with_parent() -> None:
-    """Between fork and exec: ask the kernel for a SIGTERM when this tool dies, even by SIGKILL.
+    """Make the kernel send this process SIGTERM when its parent dies, even by SIGKILL.
 
-    Nobody would be left to read the record; with --out the run still writes it.
+    The child calls it between fork and exec. Without its parent nobody reads the record; with --out the run still
+    writes it.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

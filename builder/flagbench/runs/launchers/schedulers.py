@@ -1,4 +1,7 @@
-"""What a job can be made for: launchers with `JobOptions`, `JobRequest`, `render_job`, `submit` and `health`."""
+"""The schedulers that `flagbench job --for` can make a job for.
+
+Each is a module with `JobOptions`, `JobRequest`, `render_job`, `submit` and `health`.
+"""
 
 from __future__ import annotations
 

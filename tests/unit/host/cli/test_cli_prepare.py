@@ -14,7 +14,7 @@ from flagbench.manifests.lookup import resolve_image
 from flagbench.runs.launchers import native
 from flagbench.runs.launchers.docker_command import Host
 from flagbench.runs.launchers.folders import Folder
-from flagbench.runs.launchers.prepare import plan
+from flagbench.runs.launchers.prepare import plan_prepare_container
 from flagbench.runs.prepare_request import PrepareOptions, PrepareRequest
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench
@@ -99,7 +99,7 @@ def test_invalid_arguments_are_refused(
 def refused_plan(tmp_path: Path, **options: Any) -> FlagbenchError:
     """The error of a container that cannot be planned."""
     with pytest.raises(FlagbenchError) as caught:
-        plan(asked(**{"out": tmp_path / "out", **options}), None, HOST)
+        plan_prepare_container(asked(**{"out": tmp_path / "out", **options}), None, HOST)
     assert not (tmp_path / "out").exists()
     return caught.value
 
@@ -110,7 +110,7 @@ def test_sources_are_read_only_and_there_is_no_network(tmp_path: Path) -> None:
     request = asked(
         tmp_path / "out", data=str(tmp_path / "text.jsonl"), weights=str(tmp_path / "weights"), as_json=True
     )
-    made = plan(request, None, HOST)
+    made = plan_prepare_container(request, None, HOST)
     assert made.image == "flagbench/distilbert:cpu"
     assert made.arguments == (
         "prepare",
@@ -136,7 +136,7 @@ def test_a_link_that_a_container_cannot_follow_is_refused(tmp_path: Path) -> Non
     (source / "deep" / "up").symlink_to("../file")
     (source / "around").symlink_to("around")
     given.symlink_to("source")
-    made = plan(asked(tmp_path / "out", weights=str(given)), None, HOST)
+    made = plan_prepare_container(asked(tmp_path / "out", weights=str(given)), None, HOST)
     assert made.folders[1].source == str(source)
     link = source / "deep" / "link"
     for target in ("../../blob", str(source / "file"), "../../source/file", "../deep/../../source/file", str(source)):
@@ -150,7 +150,9 @@ def test_a_source_file_that_is_a_link_keeps_its_name(tmp_path: Path) -> None:
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / "0123").write_text("")
     (tmp_path / "tokenizer.model").symlink_to("blobs/0123")
-    made = plan(asked(tmp_path / "out", vocabulary=str(tmp_path / "blobs" / ".." / "tokenizer.model")), None, HOST)
+    made = plan_prepare_container(
+        asked(tmp_path / "out", vocabulary=str(tmp_path / "blobs" / ".." / "tokenizer.model")), None, HOST
+    )
     assert made.folders[1].source == str(tmp_path / "blobs" / "0123")
     assert made.folders[1].target == "/sources/vocabulary/tokenizer.model"
     (tmp_path / "again").symlink_to("again")

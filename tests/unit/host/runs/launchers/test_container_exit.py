@@ -10,7 +10,14 @@ import pytest
 
 from flagbench.errors import FlagbenchError
 from flagbench.records.read import read_record
-from flagbench.runs.launchers.container_exit import Ended, RunImage, exit_code, explain, record_in, record_of_killed
+from flagbench.runs.launchers.container_exit import (
+    RunEnd,
+    RunImage,
+    choose_exit_code,
+    explain_missing_record,
+    find_record,
+    record_of_killed,
+)
 from flagbench.runs.request import RunRequest
 from flagbench_core.exit_codes import ExitCode
 
@@ -21,31 +28,31 @@ LINE = b'{"schema":"record/v1","status":{"exit_code":3}}'
 @pytest.mark.parametrize(
     ("ended", "code", "named"),
     [
-        (Ended(b"", 1, None, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "exit code 1,"),
-        (Ended(b"", 137, None, None), ExitCode.RANK_FAILED, "OOMKilled false"),
-        (Ended(b"", 137, TERM, 10.0), ExitCode.INTERRUPTED, "10 s"),
-        (Ended(b"", 137, TERM, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "exit code 137"),
-        (Ended(b"", 137, TERM, 10.0, oom_killed=True), ExitCode.INTERRUPTED, "10 s"),
-        (Ended(b"", 143, None, None), ExitCode.INTERRUPTED, "SIGTERM"),
-        (Ended(b"", 130, None, None), ExitCode.INTERRUPTED, "SIGINT"),
-        (Ended(b"", 3, None, None), ExitCode.DATA, "exit code 3,"),
-        (Ended(b"", 0, None, None), ExitCode.RANK_FAILED, "exit code 0,"),
-        (Ended(b"", None, None, None), ExitCode.RANK_FAILED, "removed"),
-        (Ended(b"", None, TERM, None), ExitCode.INTERRUPTED, "SIGTERM, and the container no longer exists"),
+        (RunEnd(b"", 1, None, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "exit code 1,"),
+        (RunEnd(b"", 137, None, None), ExitCode.RANK_FAILED, "OOMKilled false"),
+        (RunEnd(b"", 137, TERM, 10.0), ExitCode.INTERRUPTED, "10 s"),
+        (RunEnd(b"", 137, TERM, None, oom_killed=True), ExitCode.OUT_OF_MEMORY, "exit code 137"),
+        (RunEnd(b"", 137, TERM, 10.0, oom_killed=True), ExitCode.INTERRUPTED, "10 s"),
+        (RunEnd(b"", 143, None, None), ExitCode.INTERRUPTED, "SIGTERM"),
+        (RunEnd(b"", 130, None, None), ExitCode.INTERRUPTED, "SIGINT"),
+        (RunEnd(b"", 3, None, None), ExitCode.DATA, "exit code 3,"),
+        (RunEnd(b"", 0, None, None), ExitCode.RANK_FAILED, "exit code 0,"),
+        (RunEnd(b"", None, None, None), ExitCode.RANK_FAILED, "removed"),
+        (RunEnd(b"", None, TERM, None), ExitCode.INTERRUPTED, "SIGTERM, and the container no longer exists"),
     ],
 )
-def test_why_there_is_no_record(ended: Ended, code: ExitCode, named: str) -> None:
-    error = explain(ended)
+def test_why_there_is_no_record(ended: RunEnd, code: ExitCode, named: str) -> None:
+    error = explain_missing_record(ended)
     assert error.code is code
     assert named in error.message
     assert error.remedy
 
 
 def test_the_record_is_found_among_what_else_was_printed() -> None:
-    assert record_in(LINE + b"\n") == LINE + b"\n"
-    assert record_in(b"a banner\n[1, 2]\n" + LINE + b"\n\xff\n") == LINE + b"\n"
+    assert find_record(LINE + b"\n") == LINE + b"\n"
+    assert find_record(b"a banner\n[1, 2]\n" + LINE + b"\n\xff\n") == LINE + b"\n"
     for none in (b"", b"\n", b"banner\n", b'{"schema": 1}\n', b'"record/v1"\n', b"[" * 100_000):
-        assert record_in(none) == b""
+        assert find_record(none) == b""
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_the_record_is_found_among_what_else_was_printed() -> None:
     ],
 )
 def test_the_code_of_a_run_that_left_a_record(status: object, ended: int | None, code: int) -> None:
-    assert exit_code(json.dumps({"schema": "record/v1", "status": status}).encode(), ended) == code
+    assert choose_exit_code(json.dumps({"schema": "record/v1", "status": status}).encode(), ended) == code
 
 
 def test_the_record_of_a_killed_container(make_request: Callable[..., RunRequest]) -> None:

@@ -22,7 +22,7 @@ from flagbench.runs.launchers.docker_command import (
     Container,
     DockerOptions,
     Host,
-    plan,
+    plan_container,
     this_host,
 )
 from flagbench.runs.launchers.folders import Folder
@@ -41,7 +41,9 @@ def planned(make_request: MakeRequest, make_host: MakeHost) -> Planned:
 
     def make(stack: str = "cpu", *, host: dict[str, Any] | None = None, **options: Any) -> Container:
         of_docker = {name: options.pop(name) for name in ("image", "memory") if name in options}
-        return plan(make_request(stack, **options), DockerOptions(**of_docker), {}, make_host(**(host or {})))
+        return plan_container(
+            make_request(stack, **options), DockerOptions(**of_docker), {}, make_host(**(host or {}))
+        )
 
     return make
 
@@ -130,7 +132,7 @@ def test_the_caller_s_environment_stays_outside(make_request: MakeRequest, make_
         "CUDA_HOME": "/usr/local/cuda-99",
         "OMP_NUM_THREADS": "4",
     }
-    one = plan(make_request("a100"), DockerOptions(), caller, make_host()).environment
+    one = plan_container(make_request("a100"), DockerOptions(), caller, make_host()).environment
     assert one == {"CUDA_VISIBLE_DEVICES": "0,1", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
     several = passed_on(caller, make_request("cpu").stack, 2)
     assert set(several) == {"FLAGBENCH_MASTER", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS"}
@@ -179,7 +181,7 @@ def test_this_host_knows_its_caller_and_its_groups() -> None:
 
 def test_the_command_line(make_request: MakeRequest, make_host: MakeHost) -> None:
     request = make_request("a100", nodes=2, gpus=8, node_rank=1, master="node-0:29400", preset="tiny")
-    container = plan(request, DockerOptions(memory="64g"), {"NCCL_DEBUG": "INFO"}, make_host(nodes=FABRIC))
+    container = plan_container(request, DockerOptions(memory="64g"), {"NCCL_DEBUG": "INFO"}, make_host(nodes=FABRIC))
     assert " ".join(replace(container, run="r").command("--rm")) == (
         "docker run --rm --pull=never --label=dev.flagbench.run=r --env=NCCL_DEBUG=INFO --network=host --gpus=all "
         "--device=/dev/infiniband --cap-add=IPC_LOCK --shm-size=16g --ulimit=memlock=-1 --ulimit=stack=67108864 "
