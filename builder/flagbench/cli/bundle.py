@@ -17,7 +17,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.records.bundle_documents import opened
 from flagbench.report.certificate_page import certificate_blocks
 from flagbench.report.verdict_page import verdict_blocks
-from flagbench.runs.reproduce.bundle import BundleCheck, check, read_contents
+from flagbench.runs.reproduce.bundle import BundleCheck, check_bundle, read_contents
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
 
@@ -58,7 +58,7 @@ def verify(
         else:
             subject = "verdict"
             contents = read_contents(files)
-            checked = check(contents, catalog)
+            checked = check_bundle(contents, catalog)
             claim, verdict = contents.claim["id"], checked.result.to_dict()
             about = {"claim": claim, "verdict": verdict, "stated_by": contents.stated_by}
             blocks = verdict_blocks(checked.records, checked.result, wide=wide)

@@ -30,7 +30,7 @@ from flagbench.runs.reproduce.bundle_files import bundle_files
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.nearest import find_claim
 from flagbench.runs.reproduce.plan import PlanOptions, ReproductionPlan, plan_of
-from flagbench.runs.reproduce.preflight import check_machine, describe_layout, look_at_image, refuse
+from flagbench.runs.reproduce.preflight import check_machine, describe_layout, look_at_image, wrong_machine_error
 from flagbench.runs.reproduce.repeat import Reproduction, run_all
 from flagbench.runs.series import SeriesOptions, plan_sides
 from flagbench.runs.target import ViaOption, choose_via, target_of
@@ -109,7 +109,7 @@ def command(
     if not dry_run:
         page.announce(reproduction)
         if reproduction.forbidden:
-            raise refuse(plan, catalog, facts, reproduction.forbidden)
+            raise wrong_machine_error(plan, catalog, facts, reproduction.forbidden)
     expected = estimate(described, plan.request.stack, records, catalog.claims.values())
     page.warn_of_limit(limits, expected)
     if dry_run:

@@ -1,4 +1,4 @@
-"""Limits of a reproduction, in runs, minutes or money, and how much of them is left."""
+"""The limits of `flagbench reproduce` in runs, minutes or money, and the clock that says how much of them is left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from flagbench.runs.request import YEAR_SECONDS
 from flagbench.verdict.stats.looks import LOOKS
 
 _MARGIN = 1.1
-"""The next run may take this many times as long as the longest one so far."""
+"""A run is only started if this many times the duration of the longest one is left, because durations vary."""
+
+
+_LARGEST_VALUE = YEAR_SECONDS
+"""The largest minutes, cost or price accepted: it only refuses infinity and typing errors."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,16 @@ class LimitOptions:
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """The numbers of runs after which the verdict is looked at, fixed before the first run."""
+        """The numbers of runs after which the verdict is computed.
+
+        They are fixed before the first run, because a test that may stop after every run errs more often.
+        """
         most = self.runs or LOOKS[-1]
         return (*(look for look in LOOKS if look < most), most)
 
     @property
     def minutes(self) -> float | None:
-        """The time limit, the lower one of two; None without any."""
+        """The time limit in minutes: the lower of --max-minutes and of what --max-cost pays for; None: no limit."""
         limits = []
         if self.max_minutes is not None:
             limits.append(self.max_minutes)
@@ -50,13 +57,9 @@ class LimitOptions:
 
     def check(self) -> None:
         """Raise FlagbenchError (usage) for limits that are out of range or incomplete."""
-        for name, value in (
-            ("--max-minutes", self.max_minutes),
-            ("--max-cost", self.max_cost),
-            ("--price", self.price),
-        ):
-            if value is not None and not 0 < value <= YEAR_SECONDS:
-                raise FlagbenchError(f"{name} {value} is out of range", remedy="give a number above 0")
+        _check_positive("--max-minutes", self.max_minutes)
+        _check_positive("--max-cost", self.max_cost)
+        _check_positive("--price", self.price)
         if self.max_cost is not None and self.price is None:
             raise FlagbenchError("--max-cost needs --price", remedy="give what this machine costs per hour")
         if self.minutes is not None and self.minutes > YEAR_SECONDS / 60:
@@ -65,12 +68,19 @@ class LimitOptions:
             )
 
 
+def _check_positive(option: str, value: float | None) -> None:
+    """Raise FlagbenchError (usage) for a value that is not above 0, or that is larger than any real one."""
+    if value is not None and not 0 < value <= _LARGEST_VALUE:
+        raise FlagbenchError(f"{option} {value} is out of range", remedy="give a number above 0")
+
+
 @dataclass
 class ReproductionClock:
-    """Time and money that a reproduction has used."""
+    """The time and money that a reproduction has used, counted from when the clock is made."""
 
     limits: LimitOptions
     now: Callable[[], float] = time.monotonic
+    """Returns the time in seconds; tests replace it."""
     longest: float = 0.0
     """Seconds of the longest run so far."""
     _start: float = field(default=0.0, init=False)
@@ -85,7 +95,7 @@ class ReproductionClock:
 
     @property
     def left(self) -> float | None:
-        """Minutes left, 0 or more; None without a limit."""
+        """The minutes left, 0 or more; None without a limit."""
         minutes = self.limits.minutes
         if minutes is None:
             return None
@@ -93,14 +103,14 @@ class ReproductionClock:
 
     @property
     def cost(self) -> float | None:
-        """What the time so far has cost; None without a price."""
+        """The cost of the time so far, in the currency of --price; None without a price."""
         if self.limits.price is None:
             return None
         return self.limits.price * self.seconds / 3600
 
     @property
     def allows_another(self) -> bool:
-        """Whether one more run, as long as the longest, fits into what is left."""
+        """Whether there is time left for one more run as long as the longest one so far."""
         return self.left is None or 60 * self.left >= _MARGIN * self.longest
 
     @property

@@ -1,4 +1,7 @@
-"""The bundle of a reproduction: its files, written whole or not at all, read back and its verdict computed again."""
+"""The bundle of a reproduction: the paths of its files, reading it back, and checking its verdict.
+
+`flagbench bundle verify` reads a bundle with `read_contents`, and `check_bundle` computes its verdict again.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,22 @@ from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
 
-CLAIM, VERDICT, REPRODUCTION = "claim.json", "verdict.json", "reproduction.json"
-LOCK, LOG = "pylock.toml", "logs/run.log"
-SERIES, RAW = "series", "raw"
-"""The folders of the series, and of what each node kept of a run."""
+CLAIM = "claim.json"
+VERDICT = "verdict.json"
+REPRODUCTION = "reproduction.json"
+LOCK = "pylock.toml"
+LOG = "logs/run.log"
+"""Paths of files in a bundle."""
+SERIES = "series"
+"""The folder of the series document."""
+RAW = "raw"
+"""The folder of raw events: for each record, an archive of the events that each node wrote."""
+_MOST_NAMED = 5
+"""Most fields that a message names."""
 
 
 def claim_document(claim: Claim) -> dict[str, Any]:
-    """A published row as it is bundled, with its source."""
+    """The document `claim.json`: a published row with its source."""
     names = [field.name for field in fields(ClaimRow)]
     document = {name: msgspec.to_builtins(getattr(claim, name)) for name in (*names, "case")}
     return {"schema": "claim/v1", **document}
@@ -53,47 +64,44 @@ def series_path(series_id: str) -> str:
 
 
 def raw_path(record_id: str, name: str) -> str:
-    """The path in a bundle of what a node kept of a run, `name` being that of its file."""
+    """The path in a bundle of the raw events of a run; `name` is the file name of a node's archive."""
     return f"{RAW}/{record_id}/{name}"
 
 
 @dataclass(frozen=True)
-class Contents:
-    """Contents of a complete bundle."""
+class BundleContents:
+    """The parsed files of a complete bundle."""
 
     claim: Mapping[str, Any]
     verdict: Mapping[str, Any]
     reproduction: Mapping[str, Any]
     series: SeriesDocument
     records: Mapping[str, bytes]
-    """The bytes of each record by its id."""
+    """The JSON of each record by the record's id."""
     without_raw: tuple[str, ...]
-    """Ids of the records whose raw events are not in it."""
+    """The ids of the records whose raw events are not in the bundle."""
 
     @property
     def stated_by(self) -> str:
-        """The version of the flagbench that wrote it; bundles of 0.1.0 may not say it."""
+        """The version of flagbench that wrote the bundle; `unknown` for some bundles of 0.1.0."""
         author = self.reproduction.get("flagbench")
         if not isinstance(author, dict):
             return "unknown"
         return str(author.get("version"))
 
 
-def read_contents(files: Mapping[str, Path]) -> Contents:
-    """The contents of the bundle of a reproduction, by the files' paths in it.
+def read_contents(files: Mapping[str, Path]) -> BundleContents:
+    """Read the bundle of a reproduction. `files`: the unpacked files by their paths in the bundle.
 
-    Raises BundleError for documents that are missing, are not what they should be, or do not belong together.
+    Raises BundleError for documents that are missing, malformed, or do not belong together.
     """
     claim = read_document(files, CLAIM)
     verdict = read_document(files, VERDICT)
     reproduction = read_document(files, REPRODUCTION)
-    against = verdict.get("against")
-    claim_of_verdict = against.get("id") if isinstance(against, dict) else None
-    claim_ids = [str(claim_id) for claim_id in (claim.get("id"), reproduction.get("claim"), claim_of_verdict)]
-    if not isinstance(claim.get("id"), str) or len(set(claim_ids)) > 1:
-        raise BundleError(f"its documents are about {' and about '.join(map(brief, claim_ids))}")
+    _require_one_claim(claim, verdict, reproduction)
     try:
-        series, records = _series(files), read_records(files)
+        series = _read_series(files)
+        records = read_records(files)
     except FlagbenchError as error:
         raise BundleError(error.message) from error
     named = {run.record_id for run in series.runs if run.record_id is not None}
@@ -102,16 +110,29 @@ def read_contents(files: Mapping[str, Path]) -> Contents:
         raise BundleError(f"its series does not name the record {unnamed[0]}")
     without_raw = [record_id for record_id, record in records.items() if not _has_raw_events(files, record)]
     contents = {record_id: files[record_path(record_id)].read_bytes() for record_id in records}
-    return Contents(claim, verdict, reproduction, series, contents, tuple(sorted(without_raw)))
+    return BundleContents(claim, verdict, reproduction, series, contents, tuple(sorted(without_raw)))
 
 
-def _series(files: Mapping[str, Path]) -> SeriesDocument:
+def _require_one_claim(claim: Mapping[str, Any], verdict: Mapping[str, Any], reproduction: Mapping[str, Any]) -> None:
+    """Raise BundleError if the documents do not name one claim: in `id`, `against.id` and `claim`, in this order."""
+    against = verdict.get("against")
+    claim_of_verdict = None
+    if isinstance(against, dict):
+        claim_of_verdict = against.get("id")
+    claim_ids = [str(claim.get("id")), str(reproduction.get("claim")), str(claim_of_verdict)]
+    if not isinstance(claim.get("id"), str) or len(set(claim_ids)) > 1:
+        raise BundleError(f"its documents are about {' and about '.join(map(brief, claim_ids))}")
+
+
+def _read_series(files: Mapping[str, Path]) -> SeriesDocument:
+    """The one series of a bundle. Raises BundleError if there is not exactly one, or its name is not its file's."""
     names = [name for name in files if name.startswith(f"{SERIES}/")]
     if len(names) != 1:
         raise BundleError(f"it has {len(names)} series, and needs one")
-    series = parse_series(read_part(files[names[0]], DOCUMENT_BYTES, names[0]), names[0])
-    if series_path(series.series_id) != names[0]:
-        raise BundleError(f"its {names[0]} is the series {series.series_id}")
+    name = names[0]
+    series = parse_series(read_part(files[name], DOCUMENT_BYTES, name), name)
+    if series_path(series.series_id) != name:
+        raise BundleError(f"its {name} is the series {series.series_id}")
     return series
 
 
@@ -123,61 +144,78 @@ def _has_raw_events(files: Mapping[str, Path], record: Record) -> bool:
             continue
         with unpacked(files[name]) as raw:
             origin = read_origin(raw)
-        if (origin.record_id, origin.run_id) != (record.record_id, record.run_id):
+        if origin.record_id != record.record_id or origin.run_id != record.run_id:
             raise BundleError(f"{name} is not of the record {record.record_id}")
-        named = record.bundle
-        if named is not None and origin.node == named.node and sha256_of(files[name]) != named.sha256:
-            raise BundleError(f"{name} does not have the sha256 that the record {record.record_id} names")
         has_events = True
+        # The record has the sha256 of one archive: that of the node that wrote the record.
+        archive = record.bundle
+        if archive is None or archive.node != origin.node:
+            continue
+        if sha256_of(files[name]) != archive.sha256:
+            raise BundleError(f"{name} does not have the sha256 that the record {record.record_id} names")
     return has_events
 
 
 @dataclass(frozen=True)
 class BundleCheck:
-    """The verdict on the records of a bundle, and whether the bundle agrees with it."""
+    """The verdict computed again from the records of a bundle, and whether the bundle agrees with it."""
 
     records: list[Record]
     result: VerifyResult
     problems: list[str]
-    """Contradictions between the bundle and this verdict."""
+    """Contradictions between the bundle and this verdict; empty for a valid bundle."""
     notes: list[str]
+    """Remarks that do not make the bundle invalid."""
 
 
-def check(contents: Contents, catalog: Catalog) -> BundleCheck:
-    """The verdict computed again. Raises FlagbenchError (data) where this flagbench does not have the claim."""
-    name, author = contents.claim["id"], brief(contents.stated_by)
-    claim = catalog.claims.get(name)
-    if claim is None:
-        raise FlagbenchError(
-            f"the bundle is of the claim '{brief(name)}', which this flagbench {__version__} does not have",
-            remedy=f"use the flagbench that wrote it, {author}, or a newer one; for a row that its author added, set "
-            "FLAGBENCH_MANIFESTS to the author's manifests",
-            code=ExitCode.DATA,
-        )
-    notes: list[str] = []
-    problems: list[str] = []
+def check_bundle(contents: BundleContents, catalog: Catalog) -> BundleCheck:
+    """Compute the verdict of a bundle again and compare the two.
+
+    Raises FlagbenchError (data) if this flagbench does not have the claim.
+    """
+    claim = _find_claim(contents, catalog)
     series = with_records(contents.series, lambda run: contents.records.get(run.record_id or ""))
     records, result = series_verdict(series, claim, catalog.cases[claim.case])
-    fresh = _plain(result.to_dict())
-    published = differing_paths(contents.claim, _plain(claim_document(claim)))
-    if published:
-        notes.append(f"the claim has changed since: {', '.join(published[:5])}; the verdict is on the present one")
-    # What a version does not know changes with every version, and no number with it.
+    changed_claim_fields = differing_paths(contents.claim, _as_read(claim_document(claim)))
+    notes: list[str] = []
+    problems: list[str] = []
+    if changed_claim_fields:
+        names = ", ".join(changed_claim_fields[:_MOST_NAMED])
+        notes.append(f"the claim has changed since: {names}; the verdict is on the present one")
+    fresh = _as_read(result.to_dict())
+    # `not_compared` lists what this version does not know. It changes with every version, and no number with it.
     differing = [path for path in differing_paths(contents.verdict, fresh) if path != "not_compared"]
-    if contents.verdict.get("verdict") != fresh["verdict"]:
+    differing_names = ", ".join(differing[:_MOST_NAMED])
+    stated = contents.verdict.get("verdict")
+    written_by_this_version = contents.reproduction.get("flagbench") == this_flagbench()
+    if stated != fresh["verdict"]:
         problems.append(
-            f"its verdict is {brief(str(contents.verdict.get('verdict')))} by flagbench {author}, and "
+            f"its verdict is {brief(str(stated))} by flagbench {brief(contents.stated_by)}, and "
             f"{fresh['verdict']} computed again by {__version__}: {result.reason}"
         )
-    elif differing and not published and contents.reproduction.get("flagbench") == this_flagbench():
-        problems.append(f"its verdict does not follow from its records in {', '.join(differing[:5])}")
+    elif differing and written_by_this_version and not changed_claim_fields:
+        problems.append(f"its verdict does not follow from its records in {differing_names}")
     elif differing:
-        notes.append(f"computed again by flagbench {__version__}, the verdict differs in {', '.join(differing[:5])}")
+        notes.append(f"computed again by flagbench {__version__}, the verdict differs in {differing_names}")
     notes += [f"the raw events of the record {record_id} are not in it" for record_id in contents.without_raw]
     return BundleCheck(records, result, problems, notes)
 
 
-def _plain(document: dict[str, Any]) -> dict[str, Any]:
-    """A document as it is read from its file."""
-    plain: dict[str, Any] = json.loads(to_json(document))
-    return plain
+def _find_claim(contents: BundleContents, catalog: Catalog) -> Claim:
+    """The claim of a bundle in this catalog. Raises FlagbenchError (data) if it has none of that id."""
+    name = contents.claim["id"]
+    claim = catalog.claims.get(name)
+    if claim is None:
+        raise FlagbenchError(
+            f"the bundle is of the claim '{brief(name)}', which this flagbench {__version__} does not have",
+            remedy=f"use the flagbench that wrote it, {brief(contents.stated_by)}, or a newer one; for a row that "
+            "its author added, set FLAGBENCH_MANIFESTS to the author's manifests",
+            code=ExitCode.DATA,
+        )
+    return claim
+
+
+def _as_read(document: dict[str, Any]) -> dict[str, Any]:
+    """The document as it would be read back from a file: with lists in place of tuples, and numbers as JSON."""
+    parsed: dict[str, Any] = json.loads(to_json(document))
+    return parsed

@@ -1,4 +1,8 @@
-"""The files of the bundle of a reproduction, gathered from what was measured and from the store."""
+"""Gathers the files of the bundle of a reproduction: documents about it, the records, and raw events from the store.
+
+`flagbench reproduce` writes them into one archive (records/bundle_archive.py). The module `bundle` names the files
+and reads them back.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from flagbench.records import bundle_documents as documents
 from flagbench.records.model import Record
 from flagbench.records.store import Store
 from flagbench.runs.reproduce import bundle
-from flagbench.runs.reproduce.repeat import Measured, Reproduction
+from flagbench.runs.reproduce.repeat import Reproduction, ReproductionOutcome
 from flagbench.runs.target import Target
 from flagbench.system.clock import utc_now
 from flagbench_core.environment import secret_values
@@ -25,10 +29,15 @@ from flagbench_core.scratch import scratch
 
 @contextmanager
 def bundle_files(
-    reproduction: Reproduction, outcome: Measured, store: Store, catalog: Catalog, log: str
+    reproduction: Reproduction, outcome: ReproductionOutcome, store: Store, catalog: Catalog, log: str
 ) -> Iterator[dict[str, bytes | Path]]:
-    """The files by their paths in the bundle; those that are large are copied from the store while it is open."""
-    series, result = outcome.series, outcome.result
+    """The files of the bundle by their paths in it: contents, or temporary copies of large files.
+
+    The copies exist until the end of the `with` block. A file that cannot be read is named in the document of the
+    reproduction as missing, with the reason.
+    """
+    series = outcome.series
+    result = outcome.result
     assert series is not None
     assert result is not None
     missing: dict[str, str] = {}
@@ -40,10 +49,10 @@ def bundle_files(
             documents.ENVIRONMENT: documents.to_json(documents.environment(os.environ)),
             bundle.LOG: without_secrets(log, os.environ).encode(),
         }
-        for record, content in _records(outcome):
+        for record, content in _stored_records(outcome):
             files[documents.record_path(record.record_id)] = content
             try:
-                files.update(_raw(record, store, Path(temporary)))
+                files.update(_copy_raw_events(record, store, Path(temporary)))
             except FlagbenchError as error:
                 missing[bundle.raw_path(record.record_id, "")] = redact(error.message)
         if reproduction.target.image is None:
@@ -53,21 +62,27 @@ def bundle_files(
                 files[bundle.LOCK] = _lock_of_image(reproduction.target, outcome.records, catalog)
             except FlagbenchError as error:
                 missing[bundle.LOCK] = error.message
-        files[bundle.REPRODUCTION] = documents.to_json({**_about(reproduction, outcome), "missing": missing})
+        files[bundle.REPRODUCTION] = documents.to_json(
+            {**_reproduction_document(reproduction, outcome), "missing": missing}
+        )
         yield files
 
 
-def _records(outcome: Measured) -> Iterator[tuple[Record, bytes]]:
-    """Every record that the series names, with its bytes."""
-    assert outcome.series is not None
-    by_id = {record.record_id: record for record in (*outcome.series.records, *outcome.series.failed)}
-    for run in outcome.series.document.runs:
-        if run.record_id in by_id and run.run in outcome.contents:
-            yield by_id[run.record_id], outcome.contents[run.run]
+def _stored_records(outcome: ReproductionOutcome) -> Iterator[tuple[Record, bytes]]:
+    """Every record that the series names, with its JSON."""
+    series = outcome.series
+    assert series is not None
+    records = {record.record_id: record for record in (*series.records, *series.failed)}
+    for run in series.document.runs:
+        if run.record_id in records and run.run in outcome.contents:
+            yield records[run.record_id], outcome.contents[run.run]
 
 
-def _raw(record: Record, store: Store, folder: Path) -> Iterator[tuple[str, Path]]:
-    """The raw events of each node, copied from the store. Raises FlagbenchError where they cannot be read."""
+def _copy_raw_events(record: Record, store: Store, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Copy the raw events of each node from the store to a folder. Yields the paths in the bundle and in the folder.
+
+    Raises FlagbenchError if they cannot be read.
+    """
     for number, stored in enumerate(store.bundles.find(record.record_id)):
         path = folder / f"{record.record_id}-{number}"
         store.bundles.get(stored, path)
@@ -75,9 +90,9 @@ def _raw(record: Record, store: Store, folder: Path) -> Iterator[tuple[str, Path
 
 
 def _lock_of_image(target: Target, records: Sequence[Record], catalog: Catalog) -> Path:
-    """The file of the lock that the image was built from: the one with the digest that the records have.
+    """The lock file that the image was built from: the one with the digest that the records name.
 
-    Raises FlagbenchError (usage) where this machine has another lock of the image's stack, or none.
+    Raises FlagbenchError (usage) if this machine has another lock for the image's stack, or none.
     """
     from flagbench.images.render.templates import images_root  # jinja2, which `accept` does not need
 
@@ -92,8 +107,8 @@ def _lock_of_image(target: Target, records: Sequence[Record], catalog: Catalog) 
     return lock_path(stack.name, images)
 
 
-def _about(reproduction: Reproduction, outcome: Measured) -> dict[str, Any]:
-    """The document of the reproduction: its command, limits, preflight and outcome."""
+def _reproduction_document(reproduction: Reproduction, outcome: ReproductionOutcome) -> dict[str, Any]:
+    """The document `reproduction.json`: the command, limits, preflight findings and outcome of the reproduction."""
     limits, series = reproduction.limits, outcome.series
     assert series is not None
     return {
@@ -116,5 +131,5 @@ def _about(reproduction: Reproduction, outcome: Measured) -> dict[str, Any]:
 
 
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:
-    """A log without credentials."""
+    """The text of a log with credentials, and the secrets in these environment variables, replaced."""
     return redact(text, secret_values(variables))

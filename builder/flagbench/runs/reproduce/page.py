@@ -1,4 +1,4 @@
-"""What `flagbench reproduce` prints: the plan and the findings before the runs, the verdict and the bundle after."""
+"""Prints the plan and the findings of `flagbench reproduce` before the runs, and the verdict and the bundle after."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flagbench.report import verdict_table
 from flagbench.runs.launchers.estimate import DurationEstimate
 from flagbench.runs.preview import print_rows, time_of_run
 from flagbench.runs.reproduce.budget import LimitOptions
-from flagbench.runs.reproduce.repeat import Measured, Reproduction
+from flagbench.runs.reproduce.repeat import Reproduction, ReproductionOutcome
 from flagbench.verdict import Verdict
 
 _ENDINGS = {
@@ -23,20 +23,21 @@ _ENDINGS = {
     "failed": "a run failed",
     "interrupted": "interrupted",
 }
+"""The sentence printed for each `Ending`."""
 
 
 def announce(reproduction: Reproduction, *, dry_run: bool = False) -> None:
-    """On stderr: what will run, what is known to differ, what the row leaves open, and what is wrong here.
+    """Print on stderr what will run, how it differs from the row, what the row does not state, and all problems.
 
-    A dry run shows the first and the last on stdout.
+    A dry run prints what will run and the problems on stdout instead: see `dry_run`.
     """
     plan, options = reproduction.plan, reproduction.plan.request.options
     if not dry_run:
-        print_note(f"flagbench: {_row(plan.claim)}")
+        print_note(f"flagbench: {_row_text(plan.claim)}")
         print_note(
             f"flagbench: {reproduction.target.name}, {reproduction.target.via}, {' '.join(options.command_line())}"
         )
-        print_note(f"possible verdicts: {_listed(reproduction.possible)}")
+        print_note(f"possible verdicts: {_list_verdicts(reproduction.possible)}")
     for text in plan.differs:
         print_note(f"differs: {text}")
     if plan.unpublished:
@@ -47,18 +48,26 @@ def announce(reproduction: Reproduction, *, dry_run: bool = False) -> None:
         return
     for finding in reproduction.findings:
         if finding.level is not Level.OK:
-            print_note(f"{finding.name}: {_line(finding)}")
+            print_note(f"{finding.name}: {_finding_text(finding)}")
 
 
 def warn_of_limit(limits: LimitOptions, expected: DurationEstimate | None) -> None:
-    """On stderr: that the limit is too low for a single run, as far as is known."""
-    if limits.minutes is not None and expected is not None and expected.seconds > 60 * limits.minutes:
+    """Warn on stderr if the time limit is too low for a single run, as far as its duration is known."""
+    if limits.minutes is None or expected is None:
+        return
+    if expected.seconds > 60 * limits.minutes:
         print_note(f"warn: limit: {limits.minutes:.4g} min end the first run; it should take {expected.text}")
 
 
 def dry_run(reproduction: Reproduction, expected: DurationEstimate | None, *, as_json: bool) -> None:
-    """Print what would run."""
-    plan, target, limits = reproduction.plan, reproduction.target, reproduction.limits
+    """Print what would run, as a table or as JSON."""
+    plan = reproduction.plan
+    target = reproduction.target
+    limits = reproduction.limits
+    expected_seconds = expected_basis = None
+    if expected is not None:
+        expected_seconds = expected.seconds
+        expected_basis = expected.basis
     facts = {
         **reproduction.facts,
         "runs": target.name,
@@ -66,8 +75,8 @@ def dry_run(reproduction: Reproduction, expected: DurationEstimate | None, *, as
         "verdicts": [verdict.value for verdict in reproduction.possible],
         "looks": list(limits.looks),
         "minutes": limits.minutes,
-        "expected_seconds": None if expected is None else expected.seconds,
-        "expected_basis": None if expected is None else expected.basis,
+        "expected_seconds": expected_seconds,
+        "expected_basis": expected_basis,
     }
     if not as_json:
         print(visible(_answer(reproduction)), flush=True)
@@ -79,52 +88,60 @@ def dry_run(reproduction: Reproduction, expected: DurationEstimate | None, *, as
     if limits.minutes is not None:
         limit = f"{limits.minutes:.4g} min"
     rows = {
-        "row": _row(plan.claim),
+        "row": _row_text(plan.claim),
         "runs": f"{target.name}, {target.via}",
         "arguments": " ".join(plan.request.options.command_line()),
         "looks": f"after {', '.join(map(str, limits.looks))} runs",
         "limit": limit,
         "a run takes": time_of_run(expected),
-        **{finding.name: _line(finding) for finding in reproduction.findings},
     }
+    for finding in reproduction.findings:
+        rows[finding.name] = _finding_text(finding)
     print_rows(rows)
 
 
 def _answer(reproduction: Reproduction) -> str:
-    """Whether this machine can run the row, and with which verdicts."""
+    """A sentence that says whether this machine can run the row, and with which verdicts."""
     name = reproduction.plan.claim.id
     if reproduction.forbidden:
         problems = "; ".join(f"{finding.name}: {finding.detail}" for finding in reproduction.forbidden)
         return f"this machine cannot reproduce {name}: {problems}"
     if len(reproduction.possible) == 1:
         return f"{name}: the verdict can only be {reproduction.possible[0].value}"
-    return f"{name}: possible verdicts: {_listed(reproduction.possible)}"
+    return f"{name}: possible verdicts: {_list_verdicts(reproduction.possible)}"
 
 
-def _row(claim: Claim) -> str:
+def _row_text(claim: Claim) -> str:
+    """The id and title of a row, with its source."""
     return f"{claim.id} ({claim.title}), {claim.source.project} {claim.source.file}@{claim.source.commit}"
 
 
-def _listed(verdicts: Sequence[Verdict]) -> str:
-    """`A, B or C`."""
+def _list_verdicts(verdicts: Sequence[Verdict]) -> str:
+    """`A, B or C`; `only A` for one."""
     names = [verdict.value for verdict in verdicts]
     if len(names) == 1:
         return f"only {names[0]}"
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _line(finding: Diagnosis) -> str:
-    """A finding with its remedy, where there is anything to remedy."""
-    line = f"{finding.level.value}: {finding.detail}"
+def _finding_text(finding: Diagnosis) -> str:
+    """The level and detail of a finding, and its remedy unless all is well."""
+    text = f"{finding.level.value}: {finding.detail}"
     if finding.level is Level.OK or not finding.remedy:
-        return line
-    return f"{line}; {finding.remedy}"
+        return text
+    return f"{text}; {finding.remedy}"
 
 
 def show(
-    reproduction: Reproduction, outcome: Measured, bundle: Path, digest: str | None, *, wide: bool, as_json: bool
+    reproduction: Reproduction,
+    outcome: ReproductionOutcome,
+    bundle: Path,
+    digest: str | None,
+    *,
+    wide: bool,
+    as_json: bool,
 ) -> None:
-    """Print the verdict, and where the bundle is. `digest`: its sha256; None where it could not be written."""
+    """Print the verdict, and the path of the bundle with its sha256 `digest`; None: it could not be written."""
     result, clock = outcome.result, outcome.clock
     assert result is not None
     if as_json:
@@ -141,7 +158,8 @@ def show(
         )
         return
     print(verdict_table(outcome.records, result, wide=wide))
-    ended_well = sum(record.status.state == "ok" for record in outcome.records)  # a failed one says why, no more
+    # The records of failed runs are on the page with their reasons, but not in the verdict.
+    ended_well = sum(record.status.state == "ok" for record in outcome.records)
     print(f"{ended_well} run(s) in the verdict, {clock.text}: {_ENDINGS[outcome.ending]}")
     if digest is not None:
         print(visible(f"bundle {bundle}, sha256 {digest}"))

@@ -1,10 +1,13 @@
-"""The plan of a reproduction: the run of a row, how it differs on other hardware, and what the row does not state."""
+"""Plans the reproduction of a row, a published result (claim): the run that repeats it, and how that run differs.
+
+`plan_of` makes the plan for `flagbench reproduce`. Nothing is measured or started here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from typer import Option
 
@@ -22,12 +25,13 @@ from flagbench_core.config import NOT_ON_CPU, preset_of, schedule
 from flagbench_core.exit_codes import ExitCode
 
 _LAYOUT = "layout."
-"""Settings below this path divide the model over the devices, so they go with the number of these."""
+"""Settings with this prefix in their path divide the model over the devices. They only fit the number of devices that
+they were published with."""
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """Options that change the run of a row, and those for what the row does not state."""
+    """Options that change the run of a row, or that choose what the row does not state."""
 
     preset: Annotated[
         Literal["reference", "tiny"],
@@ -65,48 +69,42 @@ class ReproductionPlan:
     """The run that reproduces a row."""
 
     claim: Claim
+    """The row."""
     request: RunRequest
     differs: tuple[str, ...]
-    """The differences from the row that are known before anything runs."""
+    """A sentence on each difference from the row that is known before anything runs."""
     unpublished: tuple[str, ...]
-    """The conditions that the row does not state, so they cannot be compared."""
+    """The names of the conditions that the row does not state, so that they cannot be compared."""
     comparable: bool
-    """Whether the speed can be compared, as far as is known before anything runs; other software only qualifies."""
+    """Whether the speed can be compared, as far as is known before anything runs. Another software stack does not
+    forbid it; the verdict then says `software differs`."""
     elsewhere: bool
-    """Whether another stack was asked for than the row's: then other hardware is no error."""
+    """Whether --on chose the stack: then hardware other than the row's is no error."""
     name: str | None
-    """Name of the series, from which the seed of each run is computed. None: all runs have the row's seed."""
+    """Name of the series, from which the seed of each run is computed; None: all runs have the row's seed."""
 
 
 def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions) -> ReproductionPlan:
-    """The plan for a row.
+    """Plan the reproduction of a row.
 
     Args:
-        on: the stack to run on, by its name or alias; None is the row's own.
+        claim: the row.
+        catalog: all cases and stacks.
+        on: the stack to run on, by its name or alias; None: the row's own.
+        options: how the run may differ from the row.
 
     Raises:
         FlagbenchError: usage for options that do not fit, wrong hardware for a row whose device has no stack.
     """
-    if options.name is not None:
-        check_series_name(options.name)
-    if on is None and claim.stack is None:
-        raise FlagbenchError(
-            f"no stack runs the row {claim.id}: {claim.no_stack}",
-            remedy="run its work on another stack with --on; the verdict will say what differs",
-            code=ExitCode.WRONG_HARDWARE,
-        )
-    if on is None and options.gpus not in (None, claim.run.gpus):
-        raise FlagbenchError(
-            f"--gpus {options.gpus} is not the row's number of devices, {claim.run.gpus}",
-            remedy="leave it out, or name the stack to run on with --on: then the row may be run otherwise",
-        )
+    _check_plan_options(claim, on, options)
     case, stack = resolve_image(f"{claim.case}:{on or claim.stack}", catalog)
     count = options.gpus or claim.run.gpus
     nodes = 1 if on is not None else claim.run.nodes
     same_count = nodes == claim.run.nodes and count == claim.run.gpus
-    settings, left_out = _settings(claim, case, options.preset, same_count=same_count)
-    differs = [*_differences(claim, stack, options, nodes), *left_out]
-    comparable = not differs and claim.metric(case.held_to(claim.metrics).gate) is not None
+    settings = _choose_settings(claim, case, options.preset, same_count=same_count)
+    differs = [*_differences(claim, stack, options, nodes), *settings.left_out]
+    deciding_metric = claim.metric(case.held_to(claim.metrics).gate)
+    comparable = not differs and deciding_metric is not None
     if claim.stack != stack.name:
         differs.append(f"stack: {stack.name}, the row's is {claim.stack or 'none'}")
     run_options = LocalOptions(
@@ -120,7 +118,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         full=options.full,
         roofs=options.roofs,
         seed=_seed(claim, options),
-        set_=tuple(f"{name}={shown(value)}" for name, value in settings.items()),
+        set_=tuple(f"{name}={shown(value)}" for name, value in settings.used.items()),
         timeout=options.timeout,
     )
     return ReproductionPlan(
@@ -134,8 +132,27 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
     )
 
 
+def _check_plan_options(claim: Claim, on: str | None, options: PlanOptions) -> None:
+    """Raise FlagbenchError for options that do not fit a row: see `plan_of`."""
+    if options.name is not None:
+        check_series_name(options.name)
+    if on is not None:
+        return
+    if claim.stack is None:
+        raise FlagbenchError(
+            f"no stack runs the row {claim.id}: {claim.no_stack}",
+            remedy="run its work on another stack with --on; the verdict will say what differs",
+            code=ExitCode.WRONG_HARDWARE,
+        )
+    if options.gpus not in (None, claim.run.gpus):
+        raise FlagbenchError(
+            f"--gpus {options.gpus} is not the row's number of devices, {claim.run.gpus}",
+            remedy="leave it out, or name the stack to run on with --on: then the row may be run otherwise",
+        )
+
+
 def _steps(case: Case, options: PlanOptions) -> int | None:
-    """The steps to measure: those of the options, or the preset's window; None for a run to the published stop."""
+    """The number of steps to measure: that of the options, or the preset's; None for a run to the published stop."""
     if options.steps:
         return options.steps
     if options.full:
@@ -145,7 +162,7 @@ def _steps(case: Case, options: PlanOptions) -> int | None:
 
 
 def _seed(claim: Claim, options: PlanOptions) -> int | None:
-    """The row's seed; None where each run has its own, from --name, or the row has none."""
+    """The row's seed; None if the row has none, or if each run gets its own because of --name."""
     if options.name is not None:
         return None
     seed = claim.conditions.get(SEED)
@@ -155,14 +172,14 @@ def _seed(claim: Claim, options: PlanOptions) -> int | None:
 
 
 def unpublished(claim: Claim, case: Case) -> tuple[str, ...]:
-    """The conditions, and the facts of the environment, that a row does not state."""
+    """The names of the conditions and facts of the environment that a row marks as not published."""
     conditions = claim_conditions(case, claim.conditions)
     facts: Iterable[tuple[str, Scalar | None]] = (*conditions.items(), *claim.environment.items())
     return tuple(dict.fromkeys(name for name, value in facts if value == NOT_PUBLISHED))
 
 
 def _differences(claim: Claim, stack: Stack, options: PlanOptions, nodes: int) -> Iterable[str]:
-    """How the request differs from the row, apart from settings and software."""
+    """A sentence on each difference of the run from the row, except differences in settings and software."""
     device = claim.conditions.get("device_model", NOT_PUBLISHED)
     if stack.device_kind == "cpu":
         yield f"device: a processor, the row has {device}"
@@ -181,22 +198,33 @@ def _differences(claim: Claim, stack: Stack, options: PlanOptions, nodes: int) -
         yield f"precision: that of the case on a processor, the row has {claim.run.precision}"
 
 
-def _settings(claim: Claim, case: Case, preset: str, *, same_count: bool) -> tuple[Mapping[str, Scalar], list[str]]:
-    """The settings of the row that are used, and a sentence on each that is not."""
+class _Settings(NamedTuple):
+    """The settings of a row."""
+
+    used: Mapping[str, Scalar]
+    """Those that the run uses, by name."""
+    left_out: list[str]
+    """A sentence on each that the run does not use."""
+
+
+def _choose_settings(claim: Claim, case: Case, preset: str, *, same_count: bool) -> _Settings:
+    """Choose the settings of the row that the run uses. `same_count`: whether it has the row's number of devices."""
     if preset != claim.run.preset and claim.run.set:
         names = ", ".join(f"{name} {shown(value)}" for name, value in claim.run.set.items())
-        return {}, [f"settings: the {preset} preset's own, the row has {names}"]
-    used, left_out = {}, []
+        return _Settings({}, [f"settings: the {preset} preset's own, the row has {names}"])
+    used: dict[str, Scalar] = {}
+    left_out: list[str] = []
     for name, value in claim.run.set.items():
-        if not same_count and str(case.settable[name]["path"]).startswith(_LAYOUT):
+        divides_model = str(case.settable[name]["path"]).startswith(_LAYOUT)
+        if divides_model and not same_count:
             left_out.append(f"{name}: the case's own, the row has {shown(value)} for another number of devices")
         else:
             used[name] = value
-    return used, left_out
+    return _Settings(used, left_out)
 
 
 def _precision(claim: Claim, stack: Stack) -> Any:
-    """The row's, or None, for the case's own, where a processor does not support it."""
+    """The precision of the row; None, which is the case's own, if a processor does not support that of the row."""
     if stack.device_kind == "cpu" and claim.run.precision in NOT_ON_CPU:
         return None
     return claim.run.precision

@@ -1,4 +1,7 @@
-"""The machine before a row is run on it: is it the row's hardware, and does anything disturb a run."""
+"""Checks a machine before a row is run on it: whether it is the row's hardware, and whether anything disturbs a run.
+
+A row is a published result (claim). Each check yields findings; one with the level FAIL forbids the run.
+"""
 
 from __future__ import annotations
 
@@ -25,29 +28,39 @@ from flagbench.verdict import conditions
 from flagbench_core.exit_codes import ExitCode
 
 DEVICE = "device"
-"""The name of the finding on which device there is: a warning where it is not the row's."""
+"""The name of the finding on the model of the devices. Other modules look it up by this name."""
 
 
 def check_machine(
     plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts, store: str | None, *, container: bool
 ) -> list[Diagnosis]:
-    """Every finding, those that forbid a run as FAIL; on a stack that was asked for, other hardware is a warning."""
-    findings = [*_nodes(plan)]
+    """Run every check and return the findings.
+
+    Hardware other than the row's forbids the run (FAIL), unless --on chose the stack: then it is a warning.
+
+    Args:
+        plan: the run of the row.
+        catalog: all cases, stacks and claims.
+        facts: what was found out about this machine.
+        store: the address of the store, whose disk is checked; None: the default one.
+        container: whether the run is in a container.
+    """
+    findings = [*_check_nodes(plan)]
     if plan.request.stack.device_kind == "cpu":
         findings.append(Diagnosis(DEVICE, Level.OK, f"a processor, {plan.request.options.gpus} rank(s)"))
         findings += high_load(facts)
     elif container and os.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http")):
-        what = "unknown: the engine is on another machine"
-        findings.append(Diagnosis("devices", Level.WARN, what, "run this command there"))
+        detail = "unknown: the engine is on another machine"
+        findings.append(Diagnosis("devices", Level.WARN, detail, "run this command there"))
     else:
-        findings += _devices(plan, catalog, facts)
+        findings += _check_devices(plan, catalog, facts)
         findings += disturbances(facts)
-        findings += _driver(plan, facts, container=container)
+        findings += _check_driver(plan, facts, container=container)
     return [*findings, memory(), *check_disks(store)]
 
 
-def refuse(
-    plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts, wrong: Sequence[Diagnosis]
+def wrong_machine_error(
+    plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts, forbidding: Sequence[Diagnosis]
 ) -> FlagbenchError:
     """The error (wrong hardware) for findings that forbid a run, with the rows that come closest to this machine."""
     machine = facts.accelerators
@@ -56,17 +69,21 @@ def refuse(
     if machine.devices and model != plan.claim.conditions.get(conditions.DEVICE_MODEL):
         rows = nearest_lines(plan.claim.case, machine, catalog)
         closest = "\n  ".join(["\nrows that come closest to this machine:", *rows])
-    why = "; ".join(f"{finding.name}: {finding.detail}" for finding in wrong)
+    reasons = "; ".join(f"{finding.name}: {finding.detail}" for finding in forbidding)
+    remedies: list[str] = []
+    for finding in forbidding:
+        if finding.remedy and finding.remedy not in remedies:
+            remedies.append(finding.remedy)
     return FlagbenchError(
-        f"this machine cannot reproduce {plan.claim.id}: {why}{closest}",
-        remedy="; ".join(dict.fromkeys(finding.remedy for finding in wrong if finding.remedy)),
+        f"this machine cannot reproduce {plan.claim.id}: {reasons}{closest}",
+        remedy="; ".join(remedies),
         code=ExitCode.WRONG_HARDWARE,
     )
 
 
 def look_at_image(target: Target, catalog: Catalog) -> Iterator[Diagnosis]:
-    """Whether the container engine answers and has the image of a run, and what keeps it from being built."""
-    # Only a plan needs these.
+    """Check that the container engine answers and has the image of a run; if not, that the image can be built."""
+    # Imported late: only --dry-run needs them.
     from flagbench.images.build import require_locked
     from flagbench.images.build_options import BuildOptions
     from flagbench.images.lockfile import read_lock
@@ -90,9 +107,9 @@ def look_at_image(target: Target, catalog: Catalog) -> Iterator[Diagnosis]:
 
 
 def describe_layout(plan: ReproductionPlan, *, container: bool) -> Described | Diagnosis:
-    """The configuration of the runs, or what keeps the devices from being divided.
+    """The configuration of the runs, or a finding (FAIL) if the model cannot be divided over the devices.
 
-    Raises FlagbenchError (data) where a folder is missing.
+    Raises FlagbenchError (data) if a folder is missing.
     """
     try:
         return describe(plan.request, container=container)
@@ -105,11 +122,17 @@ def describe_layout(plan: ReproductionPlan, *, container: bool) -> Described | D
         )
 
 
-def _nodes(plan: ReproductionPlan) -> Iterator[Diagnosis]:
+_REPEATS = 5
+"""Runs of the command that is shown for several nodes: with fewer, the verdict takes their spread from other runs."""
+
+
+def _check_nodes(plan: ReproductionPlan) -> Iterator[Diagnosis]:
+    """Refuse a row of several nodes, because this command runs on one; the remedy names the commands to use."""
     options = plan.request.options
     if options.nodes > 1:
         name = plan.name or "NAME"
-        words = ["flagbench", "run", plan.request.name, *options.command_line(), "--repeat=5", f"--name={name}"]
+        words = ["flagbench", "run", plan.request.name, *options.command_line()]
+        words += [f"--repeat={_REPEATS}", f"--name={name}"]
         yield Diagnosis(
             "nodes",
             Level.FAIL,
@@ -119,15 +142,16 @@ def _nodes(plan: ReproductionPlan) -> Iterator[Diagnosis]:
         )
 
 
-def _devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts) -> Iterator[Diagnosis]:
-    """Which devices there are, how many, how large, and whether they are whole."""
+def _check_devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts) -> Iterator[Diagnosis]:
+    """Check the model, number and memory of the devices, and that they are not partitioned."""
     machine = facts.accelerators
     if not machine.devices:
-        what, remedy = "no accelerator was found", "install its driver, or use --on cpu --preset tiny"
+        detail = "no accelerator was found"
+        remedy = "install its driver, or use --on cpu --preset tiny"
         if machine.problem:
-            what = f"the accelerators are not known: {machine.problem}"
+            detail = f"the accelerators are not known: {machine.problem}"
             remedy = machine.remedy or remedy
-        yield Diagnosis(DEVICE, Level.FAIL, what, remedy)
+        yield Diagnosis(DEVICE, Level.FAIL, detail, remedy)
         return
     level = Level.WARN if plan.elsewhere else Level.FAIL
     cards = cards_here(machine, catalog, partitions=True)
@@ -141,22 +165,32 @@ def _devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts) -> I
             "use a larger machine or unset CUDA_VISIBLE_DEVICES; or ask for fewer with --on and --gpus",
         )
     for card in cards:
-        sizes = [device.memory_gib for device in machine.devices if device.memory_gib and card.has_name(device.name)]
-        if sizes and min(sizes) < WHOLE_MEMORY * card.memory_gib:
-            what = f"{min(sizes):.1f} GiB, a whole {card.name} has {card.memory_gib:g}"
-            yield Diagnosis("memory of the device", level, what, "use a whole device")
+        smallest_gib = _smallest_memory(machine, card)
+        if smallest_gib is not None and smallest_gib < WHOLE_MEMORY * card.memory_gib:
+            detail = f"{smallest_gib:.1f} GiB, a whole {card.name} has {card.memory_gib:g}"
+            yield Diagnosis("memory of the device", level, detail, "use a whole device")
     if facts.partitions:
         remedy = "use whole devices, or ask the machine's administrator to disable MIG"
         yield Diagnosis("MIG", level, "; ".join(facts.partitions), remedy)
 
 
+def _smallest_memory(machine: Machine, card: DeviceModel) -> float | None:
+    """The memory of the smallest device of a model, GiB; None if no device of it reports its memory."""
+    sizes = []
+    for device in machine.devices:
+        if device.memory_gib and card.has_name(device.name):
+            sizes.append(device.memory_gib)
+    return min(sizes, default=None)
+
+
 def _check_device_model(
     plan: ReproductionPlan, machine: Machine, cards: Sequence[DeviceModel], level: Level
 ) -> Diagnosis:
-    """Whether the machine has the row's device. `level`: of the finding where it does not."""
+    """Check that the machine has the row's device. `level`: the level of the finding if it does not."""
     wanted = str(plan.claim.conditions.get("device_model"))
-    names = {device.name for device in machine.devices}
-    if wanted in names or any(card.has_name(wanted) for card in cards):
+    has_name = any(device.name == wanted for device in machine.devices)
+    has_model = any(card.has_name(wanted) for card in cards)
+    if has_name or has_model:
         return Diagnosis(DEVICE, Level.OK, machine.described)
     remedy = (
         f"the verdict is NOT_COMPARABLE, `flagbench expect {plan.claim.case}` shows what is published for "
@@ -167,8 +201,8 @@ def _check_device_model(
     return Diagnosis(DEVICE, level, f"{machine.described} here, the row has {wanted}", remedy)
 
 
-def _driver(plan: ReproductionPlan, facts: MachineFacts, *, container: bool) -> Iterator[Diagnosis]:
-    """The driver, in a container against what the stack's image needs."""
+def _check_driver(plan: ReproductionPlan, facts: MachineFacts, *, container: bool) -> Iterator[Diagnosis]:
+    """Name the driver; in a container, check that it is not older than the stack's image needs."""
     floor = plan.request.stack.device.driver_floor
     if not facts.drivers:
         return

@@ -1,4 +1,8 @@
-"""The runs of a reproduction: repeated until the verdict is decided at a look, a run fails, or a limit is reached."""
+"""Repeats the run of a reproduction until the verdict is decided, a run fails, or a limit is reached.
+
+The verdict is only computed at looks: after numbers of runs that are fixed before the first run. `run_all` makes the
+runs for `flagbench reproduce`.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ from flagbench.verdict.series import is_decided, series_verdict
 from flagbench_core.exit_codes import ExitCode
 
 Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]
+"""Why there were no more runs: the reason in the documents of a reproduction."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,10 @@ class Reproduction:
 
     @property
     def possible(self) -> tuple[Verdict, ...]:
-        """The verdicts that are possible, as far as is known before anything runs; INVALID always is."""
+        """The verdicts that are possible, as far as is known before anything runs.
+
+        INVALID is always possible too, and is left out.
+        """
         if not self.plan.comparable:
             return (Verdict.NOT_COMPARABLE,)
         for finding in self.findings:
@@ -55,7 +63,7 @@ class Reproduction:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The fields that all documents about the reproduction have."""
+        """The plan and the findings as fields that all JSON documents about the reproduction have."""
         return {
             "claim": self.plan.claim.id,
             "via": self.target.via,
@@ -66,25 +74,26 @@ class Reproduction:
         }
 
 
-@dataclass
-class Measured:
+@dataclass(frozen=True)
+class ReproductionOutcome:
     """The outcome of all runs."""
 
     code: int
-    """0, or that of the run that did not end well; 7 where it was interrupted, 14 where something was not stored."""
+    """The exit code: 0, that of the run that failed, 7 if they were interrupted, 14 if something was not stored."""
     ending: Ending
     series: Series | None
-    """None where nothing was measured."""
+    """The series of the runs; None if nothing was measured."""
     records: list[Record]
-    """Those that the verdict is on."""
+    """The records that the verdict is computed from."""
     result: VerifyResult | None
+    """The verdict; None if nothing was measured."""
     contents: dict[int, bytes]
-    """The record of each run."""
+    """The JSON of each run's record by the run's number."""
     clock: ReproductionClock
 
     @property
     def facts(self) -> dict[str, Any]:
-        """How it ended, and what it took."""
+        """Why the runs ended, and their seconds and cost, as fields of a JSON document."""
         cost = self.clock.cost
         if cost is not None:
             cost = round(cost, 4)
@@ -92,7 +101,7 @@ class Measured:
 
 
 class _Repetition:
-    """The runs of a reproduction: each within the limits, until no other one is due."""
+    """The state of the runs of a reproduction while they are made within its limits."""
 
     def __init__(self, side: Side, reproduction: Reproduction, store: Store) -> None:
         assert side.writer is not None  # this is node 0
@@ -104,25 +113,26 @@ class _Repetition:
         self.store = store
         self.clock = ReproductionClock(reproduction.limits)
         self.ending: Ending = "all runs"
+        """Why no run follows, unless `stop_after` finds another reason."""
 
     @property
     def count(self) -> int:
-        """The runs so far that ended well."""
+        """The number of runs so far that ended well."""
         return sum(run.state == "ok" for run in self.writer.series.runs)
 
     def run(self, target: Target) -> Finished:
-        """Run once, within the time that is left."""
+        """Run once, within the time that is left, and note how long it took."""
         before = self.clock.seconds
         finished = run_and_keep(target.with_options(max_minutes=self.clock.left), self.store)
         self.clock.longest = max(self.clock.longest, self.clock.seconds - before)
         return finished
 
-    def is_over(self, code: int) -> bool:
-        """Whether no other run is due after one that ended with this exit code; `ending` says why."""
+    def stop_after(self, code: int) -> bool:
+        """Decide whether the run that ended with this exit code is the last one. If it is, `ending` says why."""
         if code:
             self.ending = "failed"
             return True
-        if self._look_decides():
+        if self._look_at_verdict():
             self.ending = "decided"
             return True
         if self.count < self.limits.looks[-1] and not self.clock.allows_another:
@@ -130,8 +140,8 @@ class _Repetition:
             return True
         return False
 
-    def _look_decides(self) -> bool:
-        """Look at the verdict where a look is due after so many runs, and say so: whether it is decided."""
+    def _look_at_verdict(self) -> bool:
+        """Compute and print the verdict if a look is due after this number of runs. Returns whether it is decided."""
         count = self.count
         label = f"flagbench: run {count} of at most {self.limits.looks[-1]}"
         series = self.side.series
@@ -143,9 +153,10 @@ class _Repetition:
         return is_decided(result)
 
     def conclude(self, code: int) -> int:
-        """The exit code of all runs, from that of `run_sides`; `ending` says how they ended."""
-        if code == ExitCode.TIMEOUT and self.clock.left == 0 and self.count > 0:
-            # The limit of all runs has ended the last one: the verdict is that of those before.
+        """Set `ending` after all runs and return their exit code. `code`: that of `run_sides`."""
+        limit_ended_run = code == ExitCode.TIMEOUT and self.clock.left == 0
+        if limit_ended_run and self.count > 0:
+            # The limit of all runs has ended the last one. That is no failure: the earlier runs have a verdict.
             self.ending = "time"
             return int(ExitCode.OK)
         if code == ExitCode.INTERRUPTED:
@@ -155,10 +166,11 @@ class _Repetition:
         return code
 
 
-def run_all(side: Side, reproduction: Reproduction, store: Store) -> Measured:
-    """Run until it is decided; every run is stored, and so is the series, in which the looks are written beforehand.
+def run_all(side: Side, reproduction: Reproduction, store: Store) -> ReproductionOutcome:
+    """Repeat the run until the verdict is decided, or a limit is reached. Every run and the series are stored.
 
-    Raises FlagbenchError where the first run could not be started.
+    The looks are written into the series before the first run, so that a reader can check that they were fixed.
+    Raises FlagbenchError if the first run cannot be started.
     """
     repetition = _Repetition(side, reproduction, store)
     named_by = "user"
@@ -167,12 +179,12 @@ def run_all(side: Side, reproduction: Reproduction, store: Store) -> Measured:
     writer = repetition.writer
     writer.series = replace(writer.series, looks=reproduction.limits.looks, nonce_by=named_by)
     try:
-        code = run_sides([side], repetition.run, until=repetition.is_over)
-    except KeyboardInterrupt:  # while something was stored; what was measured before is there
+        code = run_sides([side], repetition.run, until=repetition.stop_after)
+    except KeyboardInterrupt:  # it came while something was stored, and earlier runs are kept
         if not side.contents:
             raise
         code = int(ExitCode.INTERRUPTED)
-    code = repetition.conclude(code)
+    code = repetition.conclude(code)  # first, because it sets `ending`
     series = side.series
     records: list[Record] = []
     result: VerifyResult | None = None
@@ -182,4 +194,4 @@ def run_all(side: Side, reproduction: Reproduction, store: Store) -> Measured:
         except FlagbenchError as error:
             print_note(f"flagbench: there is nothing to bundle: {error.message}")
             series = None
-    return Measured(code, repetition.ending, series, records, result, side.contents, repetition.clock)
+    return ReproductionOutcome(code, repetition.ending, series, records, result, side.contents, repetition.clock)
