@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from catalogs import CATALOG
 from flagbench.records import bundle_documents
-from flagbench.records.bundle_documents import unlike
+from flagbench.records.bundle_documents import differing_paths
 from flagbench.records.runs_and_series import SeriesSummary
 from flagbench.runs.reproduce import bundle_files, log
 from flagbench.runs.reproduce.budget import LimitOptions
@@ -107,5 +107,5 @@ def test_the_packages_of_this_python_are_listed_once() -> None:
 
 
 def test_unlike_names_what_differs() -> None:
-    assert unlike({"a": {"b": [1, {"c": 2}]}, "d": 1}, {"a": {"b": [1, {"c": 3}]}}) == ["a.b[1].c", "d"]
-    assert unlike({"a": [1]}, {"a": [1, 2]}) == ["a"]
+    assert differing_paths({"a": {"b": [1, {"c": 2}]}, "d": 1}, {"a": {"b": [1, {"c": 3}]}}) == ["a.b[1].c", "d"]
+    assert differing_paths({"a": [1]}, {"a": [1, 2]}) == ["a"]
