@@ -188,10 +188,10 @@ def test_the_pods_of_a_job_share_one_model(cluster, job, record_schema):
 
 
 def test_a_killed_rank_fails_the_job_by_its_exit_code(cluster, training):
-    # A rank, or its launcher. The container's first process cannot be killed from within.
+    # The container's first process cannot be killed from within.
     kill = (
         "import os,signal;"
-        "p=max(int(p) for p in os.listdir('/proc') if p.isdigit() and b'flagbench_cases.engines.elastic' in "
+        "p=max(int(p) for p in os.listdir('/proc') if p.isdigit() and b'flagbench_cases.rank.worker' in "
         "open('/proc/%s/cmdline'%p,'rb').read());os.kill(p,signal.SIGKILL)"
     )
     cluster.run("exec", cluster.pod(training, 1)["metadata"]["name"], "--", "python3", "-c", kill)

@@ -20,7 +20,7 @@ def test_a_rank_that_leaves_before_it_has_joined(tmp_path):
     """The other one would wait for it for ten minutes, longer than a test waits for a run."""
     env = fault(tmp_path, 1, "start", "os._exit(0)")
     ended = run_case(tmp_path, "--gpus", "2", *ENDLESS, env=env)
-    ended.failed(4, "init", "rank 1 ended with exit 0 on node 0")
+    ended.failed(4, "launch", "rank 1 ended with exit 0 on node 0")
 
 
 def test_a_rank_that_closes_its_group_and_leaves_is_named(tmp_path):

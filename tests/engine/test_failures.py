@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from flagbench_cases.shared import processes
 from running import ENDLESS, CaseRun, alive, run_case, wait_until
 
 pytestmark = pytest.mark.image
@@ -67,11 +68,13 @@ def test_data_wrong(tmp_path):
 
 
 @pytest.mark.old_torch
-def test_rank_killed(endless):
+@pytest.mark.parametrize(("rank", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGTERM)])
+def test_rank_killed(endless, rank, number):
+    """It is named itself, and not its peer; also rank 0, and also by a signal that asks to stop."""
     run = endless()
-    os.kill(run.pids()[1], signal.SIGKILL)
-    record = run.wait(60).failed(4, "train", "rank 1", "SIGKILL")
-    assert record["ranks"][1]["exit"] == "SIGKILL"
+    os.kill(run.pids()[rank], number)
+    record = run.wait(60).failed(4, "train", "rank %d was killed by %s" % (rank, number.name))
+    assert record["ranks"][rank]["exit"] == number.name
     assert record["work"]["steps"] >= 1, "the steps until then are kept"
 
 
@@ -168,7 +171,8 @@ def test_a_record_that_cannot_be_printed_is_kept(tmp_path):
 def test_parent_killed_leaves_no_process(tmp_path):
     run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
     run.wait_for_steps(2)
-    pids = run.pids()
+    pids = processes.descendants(run.process.pid)
+    assert len(pids) == 4, "the sampler, both ranks, and the host of their store"
     run.process.kill()
     run.process.communicate(timeout=30)
     wait_until(lambda: not any(alive(pid) for pid in pids), 10)

@@ -22,7 +22,7 @@ from running import CaseRun, Ended, free_port, run_case
 pytestmark = [pytest.mark.s3, pytest.mark.image]
 
 SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "2"]
-LISTED = {"config.json", "environment.json", "plan.json", "agent.json", "telemetry.jsonl", "MANIFEST.json"}
+LISTED = {"config.json", "environment.json", "plan.json", "telemetry.jsonl", "MANIFEST.json"}
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ import tempfile
 import traceback
 import warnings
 
-LIBRARIES = ("torch.distributed.launcher.api", "torch.utils.data", "safetensors.torch", "tokenizers", "psutil")
+LIBRARIES = ("torch.utils.data", "safetensors.torch", "tokenizers", "psutil")
 # Each imported by some case only, and not installed everywhere.
 OPTIONAL = (
     "torch._dynamo",  # which torch's optimizers import when they are made

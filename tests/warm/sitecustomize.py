@@ -4,7 +4,7 @@ imported it."""
 import os
 
 MODULES = (
-    *("flagbench_cases.engines.elastic", "flagbench_cases.rank.worker", "flagbench_cases.prepare.child_main"),
+    *("flagbench_cases.rank.worker", "flagbench_cases.prepare.child_main"),
     *("tests.reenact", "tests.reenact.side", "workloads"),
 )
 

@@ -1,6 +1,6 @@
-"""Checks that the image and the machine match the stack, run by the agent before any rank starts.
+"""Checks that the image and the machine match the stack, before any rank of the node uses a device.
 
-Not by the parent, which never imports torch, and not by the ranks, which would all have to start first.
+The first rank of a node calls it: the parent process never imports torch. The other ranks wait for it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from flagbench_core.exit_codes import ExitCode
 SMALL_SHM = 64 * 2**20
 
 
+class PreflightError(CaseError):
+    """The image or the machine does not match the stack."""
+
+
 def check(plan: dict[str, Any]) -> None:
-    """Raise CaseError (13) if image or devices do not match the plan's stack; warn on stderr of minor problems."""
+    """Raise PreflightError (13) if image or devices do not match the plan's stack; warn of minor problems."""
     stack, gpus = plan["stack"], plan["config"]["gpus"]
     torch = import_torch(plan)
     differences = ", ".join(differing_software(stack, torch))
     if differences and in_image():
         words = f"this image does not match the stack {stack['name']}: it has {differences}"
-        raise CaseError(words, rebuild(plan), ExitCode.WRONG_HARDWARE)
+        raise PreflightError(words, rebuild(plan), ExitCode.WRONG_HARDWARE)
     if differences:
         warn(f"this Python is not that of the stack {stack['name']}: it has {differences}")
     if stack["device"]["kind"] == "cpu":
@@ -44,7 +48,7 @@ def check(plan: dict[str, Any]) -> None:
         words = f"--gpus {gpus}, but torch {torch.__version__} finds {devices} device(s)"
         if old:
             words += f"; its driver {driver} is older than {floor}"
-        raise CaseError(words, missing_devices(plan, devices, old, torch), ExitCode.WRONG_HARDWARE)
+        raise PreflightError(words, missing_devices(plan, devices, old, torch), ExitCode.WRONG_HARDWARE)
     if old:
         # Only a warning: data-centre devices also run on older branches with the image's compatibility package.
         warn(f"the driver {driver} is older than {floor}, which the stack requires")
@@ -57,14 +61,14 @@ def check(plan: dict[str, Any]) -> None:
 
 
 def import_torch(plan: dict[str, Any]) -> Any:
-    """Import torch. Raises CaseError: a vendor's torch cannot even be imported without its driver's libraries."""
+    """Import torch. Raises PreflightError: a vendor's torch cannot be imported without its driver's libraries."""
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError as error:
         words, remedy = f"the torch installation is incomplete: {error}", "install the stack's packages"
         if in_image():
-            raise CaseError(words, rebuild(plan), ExitCode.WRONG_HARDWARE) from None
-        raise CaseError(words, remedy) from None
+            raise PreflightError(words, rebuild(plan), ExitCode.WRONG_HARDWARE) from None
+        raise PreflightError(words, remedy) from None
     except (ImportError, OSError) as error:
         first_line = str(error).strip().split("\n")[0]
         words = f"torch cannot be imported: {first_line}"
@@ -72,8 +76,8 @@ def import_torch(plan: dict[str, Any]) -> Any:
             remedy = "reinstall the stack's packages"
             if in_image():
                 remedy = rebuild(plan)
-            raise CaseError(words, remedy) from None
-        raise CaseError(words, missing_devices(plan, 0, False, None), ExitCode.WRONG_HARDWARE) from None
+            raise PreflightError(words, remedy) from None
+        raise PreflightError(words, missing_devices(plan, 0, False, None), ExitCode.WRONG_HARDWARE) from None
 
 
 def differing_software(stack: dict[str, Any], torch: Any) -> list[str]:

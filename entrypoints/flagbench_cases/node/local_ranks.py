@@ -1,30 +1,112 @@
-"""The ranks of one node, as their spool and the process table show them."""
+"""The ranks of one node: starts their processes, and reads how far they are from their spool."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
+import subprocess
+import sys
 from typing import Any, Mapping, Sequence
 
 from flagbench_cases.node.outcome import RankEnd
+from flagbench_cases.node.progress import LAUNCH
 from flagbench_cases.shared import processes
 from flagbench_cases.shared.spool import Heartbeat, SpoolReader
+from flagbench_core import python_module
 
 REQUIRED = frozenset(("process", "rank", "precision", "plan", "timing", "memory", "ceiling"))
 """The facts that every rank has written by the end of a run."""
 
 
 class LocalRanks:
-    """The ranks `ranks` of node `node`, whose spool is `folder`, in a job of `world` ranks."""
+    """The ranks `ranks` of node `node`, whose spool is `folder`, in a job of `world` ranks.
+
+    This process is the parent of each: it learns the exit status of a rank and when it ended. A rank dies with it.
+    """
 
     def __init__(self, folder: str, ranks: Sequence[int], node: int, world: int) -> None:
         self._folder = folder
         self._readers = [SpoolReader(folder, rank) for rank in ranks]
         self._node = node
         self._world = world
-        self._pids: dict[int, int] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._released = 0
+        """How many of the processes may use their devices."""
         self._started: set[int] = set()
         """The ranks of which a heartbeat was read."""
+
+    # -- processes -------------------------------------------------------------------------------------------
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Start a process for each rank; call this in the main thread. Raises OSError.
+
+        They import torch, but use no device before `release`. To the variables of torch's launcher, `environment`
+        adds those that are equal on all ranks.
+        """
+        gpus = len(self._readers)
+        for local_rank, reader in enumerate(self._readers):
+            variables = {
+                "RANK": reader.rank,
+                "LOCAL_RANK": local_rank,
+                "WORLD_SIZE": self._world,
+                "LOCAL_WORLD_SIZE": gpus,
+                "GROUP_RANK": self._node,
+                "GROUP_WORLD_SIZE": self._world // gpus,
+                "ROLE_RANK": reader.rank,
+                "ROLE_WORLD_SIZE": self._world,
+                "ROLE_NAME": "default_role",
+            }
+            process = subprocess.Popen(
+                [sys.executable, "-u", *python_module.options("flagbench_cases.rank.worker"), self._folder],
+                env={**environment, **{name: str(value) for name, value in variables.items()}},
+                # A byte lets the rank use its device. The end of the pipe says that this process has ended.
+                stdin=subprocess.PIPE,
+                bufsize=0,
+                # A new session: Ctrl-C on the terminal is handled by this process, not by the ranks.
+                start_new_session=True,
+            )
+            self._processes.append(process)
+
+    def release(self, heartbeats: Sequence[Heartbeat | None]) -> bool:
+        """Let the first rank use its device, and the others once it has checked the node. Returns whether all may.
+
+        Args:
+            heartbeats: what `progress` returned. The heart of the first rank beats once its check has succeeded.
+        """
+        allowed = 1
+        if heartbeats[0] is not None and heartbeats[0].beat > 0:
+            allowed = len(self._processes)
+        while self._released < allowed:
+            gate = self._processes[self._released].stdin
+            assert gate is not None
+            with contextlib.suppress(BrokenPipeError):  # that rank has ended
+                gate.write(b"\n")
+            self._released += 1
+        return self._released == len(self._processes)
+
+    def running(self) -> bool:
+        """Whether a process is still running."""
+        return any(process.poll() is None for process in self._processes)
+
+    def find_ends(self) -> list[RankEnd]:
+        """How ranks ended that did not finish their work, or ended with an error after it."""
+        ends = []
+        for process, reader in zip(self._processes, self._readers):
+            code = process.poll()
+            if code is None:
+                continue
+            heartbeat = reader.progress() or LAUNCH  # after `poll`, so it is the last one
+            if code != 0 or not is_done(heartbeat):
+                ends.append(RankEnd(reader.rank, self._node, code, heartbeat.phase, heartbeat.steps))
+        return ends
+
+    def close(self) -> None:
+        """Close the pipes to the ranks: the host of torch's store, which outlives them, ends too."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+
+    # -- progress --------------------------------------------------------------------------------------------
 
     def progress(self) -> list[Heartbeat | None]:
         """The heartbeat of each rank; None for a rank that has not started."""
@@ -47,10 +129,10 @@ class LocalRanks:
         return min(heartbeats, key=lambda heartbeat: heartbeat.beat).phase
 
     def steps(self) -> dict[int, int]:
-        """Steps done, by rank."""
+        """Steps done, by rank, of the ranks that have started."""
         steps = {}
         for reader, heartbeat in zip(self._readers, self.progress()):
-            if heartbeat is not None:
+            if heartbeat is not None and has_started(heartbeat):
                 steps[reader.rank] = heartbeat.steps
         return steps
 
@@ -104,62 +186,10 @@ class LocalRanks:
                 return rank
         return None
 
-    def find_lost(self, heartbeats: Sequence[Heartbeat | None]) -> int | None:
-        """A rank that ended before it finished; None if there is none.
 
-        Args:
-            heartbeats: what `progress` returned.
-        """
-        for reader, heartbeat in zip(self._readers, heartbeats):
-            if self._is_lost(reader, heartbeat):
-                return reader.rank
-        return None
-
-    def _is_lost(self, reader: SpoolReader, heartbeat: Heartbeat | None) -> bool:
-        if is_done(heartbeat):
-            return False
-        if reader.exit() is not None:
-            return True
-        if heartbeat is not None and reader.rank not in self._pids:
-            for fact in _facts_of_kind(reader, "process"):
-                self._pids[fact["rank"]] = fact["pid"]
-        pid = self._pids.get(reader.rank)
-        return pid is not None and processes.state(pid) in (None, "Z")
-
-    def ends(self, report: Mapping[str, Any], lost: int | None) -> list[RankEnd]:
-        """How ranks ended before they finished.
-
-        Args:
-            report: the launcher's, which says how a rank ended whose guard could not.
-            lost: the rank that `find_lost` returned last. If neither its guard nor the launcher reports how it ended,
-                it has just ended, with an unknown exit code.
-        """
-        ends: list[RankEnd] = []
-        failures = {failure["rank"]: failure for failure in report.get("failures", [])}
-        for reader, heartbeat in zip(self._readers, self.progress()):
-            if is_done(heartbeat):
-                continue
-            rank = reader.rank
-            status = reader.exit()
-            code: int | None
-            if status is not None:
-                code = status.code
-                end_time = status.time
-            elif rank in failures:
-                code = failures[rank]["exit_code"]
-                end_time = failures[rank]["time"]
-            elif rank == lost:
-                code = None
-                end_time = time.time()
-            else:
-                continue
-            phase = "init"
-            steps = 0
-            if heartbeat is not None:
-                phase = heartbeat.phase
-                steps = heartbeat.steps
-            ends.append(RankEnd(rank, self._node, code, end_time, phase, steps))
-        return ends
+def has_started(heartbeat: Heartbeat | None) -> bool:
+    """Whether a rank has met all ranks of the job, and begun its work."""
+    return heartbeat is not None and heartbeat.phase != "launch"
 
 
 def is_done(heartbeat: Heartbeat | None) -> bool:

@@ -31,7 +31,8 @@ from flagbench_core.exit_codes import ExitCode
 DATA_REMEDY = "set --data to a folder made by `prepare` or one the case can read, or use --data synthetic"
 WEIGHTS_REMEDY = "set --weights to a folder made by `prepare`, or to a checkpoint folder that the case can read"
 SPOOL_REMEDY = "set TMPDIR to a writable folder; with `docker run --read-only`, add `--tmpfs /tmp:exec`"
-# How many files this process opens at a time while it starts the ranks, without connections to other nodes.
+# How many files this process opens at a time while it starts the ranks, besides a pipe to each and the connections to
+# other nodes.
 OPEN_FILES = 8
 # How long shutting down may take after a second signal.
 EXIT_SECONDS = 3.0
@@ -227,7 +228,7 @@ def execute(
     limits = supervisor.Limits(arguments.timeout, total_seconds)
     connected = placement.nodes == 1
     try:
-        process_limits.check_descriptors(OPEN_FILES)
+        process_limits.check_descriptors(OPEN_FILES + request.gpus)
         for what, folder, remedy in (("data", data, DATA_REMEDY), ("weights", arguments.weights, WEIGHTS_REMEDY)):
             if folder is not None:
                 check_folder(what, folder, remedy)

@@ -1,5 +1,4 @@
-"""Supervises a run on one node: starts the agent and the sampler, watches the ranks, ends them, determines the
-outcome.
+"""Supervises a run on one node: starts the sampler and the ranks, watches them, ends them, determines the outcome.
 
 It does not import torch, so it survives any failure of the ranks.
 """
@@ -13,21 +12,20 @@ import re
 import subprocess
 import sys
 import time
-import uuid
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from flagbench_cases.node import peers
 from flagbench_cases.node.background import say
-from flagbench_cases.node.local_ranks import LocalRanks, is_done
+from flagbench_cases.node.local_ranks import LocalRanks, has_started, is_done
 from flagbench_cases.node.network import free_port, interface_towards
-from flagbench_cases.node.outcome import may_be_secondary, outcome_of
+from flagbench_cases.node.outcome import RankEnd, may_be_secondary, outcome_of
 from flagbench_cases.node.placement import Placement
 from flagbench_cases.node.progress import Bar
 from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
 from flagbench_cases.shared import processes, tf32_environment, user_home
 from flagbench_cases.shared.errors import CaseError, system_error
 from flagbench_cases.shared.interpreter import child_environment
-from flagbench_cases.shared.interruption import Interruption
+from flagbench_cases.shared.interruption import SIGNALS, Interruption
 from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.parallel_layout import layout_of
 from flagbench_cases.shared.spool import Heartbeat
@@ -41,12 +39,11 @@ from flagbench_core.evidence.section import kind_of
 from flagbench_core.exit_codes import ExitCode
 
 POLL = 0.1
+# The same before the ranks may use their devices: they and the sampler need a second for it.
+START_POLL = 0.02
 # Limit until the ranks start: they import torch, possibly from a slow disk, and wait for the other nodes.
 START_SECONDS = 300.0
-# How long the agent may take to notice that a rank is gone. Older torch then waits up to 300 s for the agents of the
-# other nodes, which may be gone too.
-LOST_SECONDS = 5.0
-# How long ranks and agent may take to exit once every rank of this node has finished.
+# How long ranks may take to exit once every rank of this node has finished.
 DONE_SECONDS = 15.0
 # Processes of a run may receive a signal sent to all of them this many seconds apart.
 SIGNAL_SKEW_SECONDS = 0.5
@@ -117,14 +114,19 @@ class Run:
         self.own_ranks = range(node * gpus, (node + 1) * gpus)
         """The ranks of this node."""
         self.ranks = LocalRanks(self.folder, self.own_ranks, node, config["nodes"] * gpus)
-        self._lost: int | None = None
-        """A rank of this node that ended before it finished, as of the last look."""
+        self._ends: list[RankEnd] = []
+        """How ranks of this node ended before this process ended the others."""
         self.interruption = interruption
         self.peers = peers.no_peers()
         self._refused_forks = 0
         self._sampler: subprocess.Popen | None = None
+        self._sampler_began = 0.0
+        self._is_slow = False
+        """Whether the sampler is slow, which the user was told."""
         self._silence: str | None = None
-        """Why the sampler had written nothing when the ranks started."""
+        """Why the sampler had written nothing when the ranks were released."""
+        self._devices_seen = False
+        """Whether the sampler has looked at the devices, or is not waited for any more."""
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
         self._health = HealthReadings(stack["monitor"], self._telemetry)
         length = schedule(config)
@@ -147,18 +149,18 @@ class Run:
         self._refused_forks = processes.refused_forks()
         self.bar.show(None)
         try:
-            self._write_plan(config_digest, folders, run_id, roofs)
+            port = self.peers.port or self.placement.port or free_port()
+            self._write_plan(config_digest, folders, run_id, roofs, port)
             self._start_sampler()
-            agent = self._start_agent()
-            self._health.start_first(self.environment())
-            outcome = self._watch(agent)
+            self.ranks.start(dict(self.environment(), MASTER_ADDR=self.placement.host, MASTER_PORT=str(port)))
+            outcome = self._watch()
             if outcome is not None:
                 self.peers.report(outcome)
             # The ranks first: the sampler's last line should still show the device in use.
             spare = {self._sampler.pid} if self._sampler else set()
             processes.end_all(os.getpid(), spare=spare)
             if outcome is None:
-                outcome = self._outcome(_wait(agent, 5.0), kills)
+                outcome = self._outcome(kills)
             if outcome.state == "ok":
                 incomplete = self.ranks.find_incomplete()
                 if incomplete is not None:
@@ -175,11 +177,12 @@ class Run:
             self._stop_sampler()
             self._health.write()
             processes.end_all(os.getpid())
+            self.ranks.close()
 
     def evidence(self) -> Evidence:
         """The evidence that the run left."""
         evidence = read_spool(self.folder, self.config["nodes"] * self.config["gpus"])
-        exits = {end.rank: end.code for end in self.ranks.ends(self._report(), self._lost)}
+        exits: dict[int, int | None] = {end.rank: end.code for end in self._ends}
         summary = summarise(self._telemetry, self._training_span(evidence), self._window_stretches(evidence))
         reason = None
         if not summary:
@@ -197,18 +200,16 @@ class Run:
 
     # -- starting --------------------------------------------------------------------------------------------
 
-    def _write_plan(self, config_digest: str, folders: Mapping[str, str | None], run_id: str, roofs: Any) -> None:
-        rendezvous_id = "flagbench"
-        if self.placement.nodes == 1:
-            rendezvous_id = f"flagbench-{uuid.uuid4().hex[:8]}"
+    def _write_plan(
+        self, config_digest: str, folders: Mapping[str, str | None], run_id: str, roofs: Any, port: int
+    ) -> None:
         plan = {
             "config": self.config,
             "config_digest": config_digest,
             "stack": self.stack,
             "node_rank": self.placement.node_rank,
             "host": self.placement.host,
-            "port": self.peers.port or self.placement.port or free_port(),
-            "rendezvous_id": rendezvous_id,
+            "port": port,
             "join_timeout": max(self.limits.no_progress, START_SECONDS),
             "timeout": self.limits.no_progress,
             "run_id": run_id,
@@ -220,7 +221,7 @@ class Run:
             json.dump(plan, file)
 
     def environment(self) -> dict[str, str]:
-        """The ranks' environment: this package importable, precision switches, threads limited to the node's
+        """The environment of every child: this package importable, precision switches, threads limited to the node's
         cores, and, unless set, the publisher's variables."""
         env = child_environment()
         # The platform's RANK or WORLD_SIZE would conflict with those of the launcher.
@@ -242,15 +243,6 @@ class Run:
         user_home.prepare(env, os.path.join(self.folder, "home"))
         return env
 
-    def _start_agent(self) -> subprocess.Popen[bytes]:
-        # A new session: Ctrl-C on the terminal is handled by this process, not by the ranks.
-        return subprocess.Popen(
-            [sys.executable, *python_module.options("flagbench_cases.engines.elastic"), self.folder],
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
     def _start_sampler(self) -> None:
         env = self.environment()
         devices = ",".join(str(i) for i in range(self.config["gpus"]))
@@ -258,24 +250,36 @@ class Run:
         command += ["--monitor", self.stack["monitor"], "--pid", str(os.getpid())]
         if self.stack["device"]["kind"] != "cpu":
             command += ["--devices", devices]
-        # The first sample shows the memory used before our first allocation, so the ranks wait for it.
-        began = time.monotonic()
-        command += ["--used-from", str(began + MONITOR_SECONDS)]
+        self._sampler_began = time.monotonic()
+        command += ["--used-from", str(self._sampler_began + MONITOR_SECONDS)]
         self._sampler = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def _has_seen_devices(self) -> bool:
+        """Whether the sampler has taken its first sample, has ended, or is not waited for any more."""
+        assert self._sampler is not None
+        if self._sampler.poll() is not None:
+            return True
+        if os.path.exists(self._telemetry) and os.path.getsize(self._telemetry):
+            return True
+        waited = time.monotonic() - self._sampler_began
         monitor = self.stack["monitor"]
-        explained = self.stack["device"]["kind"] == "cpu"  # which has no driver to wait for
-        while self._sampler.poll() is None and not self.interruption:
-            waited = time.monotonic() - began
-            if os.path.exists(self._telemetry) and os.path.getsize(self._telemetry):
-                return
-            if waited > MONITOR_SECONDS:
-                self._silence = f"the monitor {monitor} gave no answer in {waited:.0f} s"
-                return
-            if waited > MONITOR_SLOW_SECONDS and not explained:
-                explained = True
-                say(f"the monitor {monitor} has not answered yet; a persistence daemon keeps a driver loaded")
-            self.bar.show(None)
-            time.sleep(0.02)
+        if waited > MONITOR_SECONDS:
+            self._silence = f"the monitor {monitor} gave no answer in {waited:.0f} s"
+            return True
+        has_driver = self.stack["device"]["kind"] != "cpu"
+        if waited > MONITOR_SLOW_SECONDS and has_driver and not self._is_slow:
+            self._is_slow = True
+            say(f"the monitor {monitor} has not answered yet; a persistence daemon keeps a driver loaded")
+        return False
+
+    def _release_ranks(self, states: Sequence[Heartbeat | None]) -> bool:
+        """Let the ranks use their devices, once the sampler has seen what used them before. Returns if all may."""
+        if not self._devices_seen:
+            if not self._has_seen_devices():
+                return False
+            self._devices_seen = True
+            self._health.start_first(self.environment())
+        return self.ranks.release(states)
 
     def _stop_sampler(self) -> None:
         if self._sampler is not None and self._sampler.poll() is None:
@@ -286,12 +290,13 @@ class Run:
 
     # -- watching --------------------------------------------------------------------------------------------
 
-    def _watch(self, agent: subprocess.Popen[bytes]) -> Outcome | None:
-        """Wait until the agent or a rank ends (None), or for an interruption, a hang or the time limit (outcome)."""
+    def _watch(self) -> Outcome | None:
+        """Wait until a rank fails or all have ended (None), or for an interruption, a hang or the time limit."""
         began = moved = time.monotonic()
         beats: list[int] = []
-        lost, done = Lasting(), Lasting()
-        while agent.poll() is None:
+        pause = START_POLL
+        done = Lasting()
+        while self.ranks.running():
             if self.interruption:
                 return self._interrupted()
             elsewhere = self._failed_elsewhere()
@@ -303,14 +308,16 @@ class Run:
                 return self._removed_outcome(removed)
             self.bar.show(states[0])
             clock = time.monotonic()
+            if pause == START_POLL and self._release_ranks(states):
+                pause = POLL
             current = [-1 if state is None else state.beat for state in states]
             if current != beats:
                 beats, moved = current, clock
             if clock - moved > self._silence_limit(states):
                 return self._hang_outcome(clock - moved)
-            self._lost = self.ranks.find_lost(states)
-            if lost.seconds(self._lost is not None, clock) > LOST_SECONDS:
-                return None
+            self._ends = self.ranks.find_ends()
+            if self._ends:
+                break
             done_seconds = done.seconds(all(map(is_done, states)), clock)
             if done_seconds > DONE_SECONDS:
                 if self.ranks.all_reported():
@@ -318,14 +325,15 @@ class Run:
                 return self._hang_outcome(done_seconds)
             if self.limits.total is not None and clock - began > self.limits.total:
                 return self._time_limit_outcome(self.limits.total)
-            time.sleep(POLL)
+            time.sleep(pause)
+        self._ends = self.ranks.find_ends()
         if self._was_interrupted():
             return self._interrupted()
         return None
 
     def _silence_limit(self, states: Sequence[Heartbeat | None]) -> float:
         """How long no rank may make progress, seconds: longer until all of them have started."""
-        if all(states):
+        if all(map(has_started, states)):
             return self.limits.no_progress
         return max(self.limits.no_progress, START_SECONDS)
 
@@ -335,16 +343,16 @@ class Run:
         return Outcome("failed", self.ranks.phase(), reason, remedy, ExitCode.TIMEOUT)
 
     def _was_interrupted(self) -> bool:
-        """Whether the agent ended because this run was interrupted.
+        """Whether ranks ended because this run was interrupted.
 
-        A signal to every process of a container or job reaches the agent and the ranks in any order. If the agent
-        received one, wait briefly for this process to receive it too.
+        A signal to every process of a container or job reaches the ranks and this process in any order. If it has
+        ended a rank, wait briefly for this process to receive it too.
         """
-        report = self._report()
+        signalled = any(-end.code in SIGNALS for end in self._ends)
         deadline = time.monotonic() + SIGNAL_SKEW_SECONDS
-        while report.get("signal") and not self.interruption and time.monotonic() < deadline:
+        while signalled and not self.interruption and time.monotonic() < deadline:
             time.sleep(0.02)
-        return bool(self.interruption) and not report.get("ok")
+        return bool(self.interruption) and bool(self._ends)
 
     def _failed_elsewhere(self) -> Outcome | None:
         """The outcome caused by another node; None while no node has failed."""
@@ -399,27 +407,16 @@ class Run:
 
     # -- outcome ---------------------------------------------------------------------------------------------
 
-    def _report(self) -> dict[str, Any]:
-        try:
-            with open(os.path.join(self.folder, "agent.json"), encoding="utf-8") as file:
-                return json.load(file)
-        except (OSError, ValueError):
-            return {}
-
-    def _outcome(self, returncode: int | None, kills_before: int | None) -> Outcome:
-        """Why the agent ended, or had to be stopped."""
+    def _outcome(self, kills_before: int | None) -> Outcome:
+        """Why a rank failed, or whether all have finished."""
         kills = processes.oom_kills()
-        report = self._report()
         failures = self.ranks.facts("failure")
-        ends = self.ranks.ends(report, self._lost)
         outcome = outcome_of(
-            report,
             failures,
-            ends,
+            self._ends,
             self.layout,
             done=self.ranks.all_reported(),
             memory_killed=kills is not None and kills_before is not None and kills > kills_before,
-            returncode=returncode,
             phase=self.ranks.phase(),
         )
         if outcome.exit_code == ExitCode.RANK_FAILED:
@@ -427,7 +424,7 @@ class Run:
             if exhausted is not None and exhausted.message not in (outcome.reason or ""):
                 # A process that lacks a resource often cannot report it.
                 outcome = outcome._replace(reason=f"{exhausted.message}; {outcome.reason}", remedy=exhausted.remedy)
-        if outcome.state == "ok" or not may_be_secondary(report, failures, ends):
+        if outcome.state == "ok" or not may_be_secondary(failures, self._ends):
             return outcome
         # This is usually a consequence of the failure of another node, which knows the cause.
         return self.peers.wait_for_failure(outcome.phase) or outcome

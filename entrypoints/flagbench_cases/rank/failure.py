@@ -9,6 +9,7 @@ import os
 import re
 from typing import Any
 
+from flagbench_cases.engines.preflight import PreflightError
 from flagbench_cases.shared.errors import CaseError, PeerError, shared_memory_error, system_error
 from flagbench_core.exit_codes import ExitCode
 
@@ -29,13 +30,16 @@ def classify(error: BaseException) -> dict[str, Any]:
     """The fact `failure` of an exception.
 
     Returns `code`, the exit code; `message`; `remedy`; and `secondary`, whether it only follows from the failure of
-    another rank.
+    another rank. Also `phase`, if it is not the phase that the rank was in.
     """
     text = str(error).strip()
     first_line = text.split("\n")[0] or type(error).__name__
     if isinstance(error, CaseError):
         secondary = isinstance(error, PeerError)
-        return {"code": int(error.code), "message": error.message, "remedy": error.remedy, "secondary": secondary}
+        failure = {"code": int(error.code), "message": error.message, "remedy": error.remedy, "secondary": secondary}
+        if isinstance(error, PreflightError):
+            failure["phase"] = "preflight"
+        return failure
     folder = os.environ.get("TMPDIR", "/tmp")
     explained = shared_memory_error(error, folder)
     if explained is None and (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text)):

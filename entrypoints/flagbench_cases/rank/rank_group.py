@@ -33,14 +33,22 @@ class Job:
     exchanging values does not use the devices.
     """
 
-    def __init__(self, device: Any, timeout: float) -> None:
-        """Join the other ranks. `timeout`: seconds without progress after which the parent process ends the run."""
+    def __init__(self, device: Any, store: dist.Store | None, timeout: float) -> None:
+        """Join the other ranks.
+
+        Args:
+            store: the one in which the ranks meet; None for a single rank.
+            timeout: seconds without progress after which the parent process ends the run.
+        """
         self.rank = int(os.environ["RANK"])
         self.world = int(os.environ["WORLD_SIZE"])
         self.collective_timeout = timedelta(seconds=LIMIT_FACTOR * timeout + MIN_LIMIT_SECONDS)
         self.control: Any = None
-        if self.world > 1:
-            dist.init_process_group(device.backend, init_method="env://", timeout=self.collective_timeout)
+        if store is not None:
+            store.set_timeout(self.collective_timeout)
+            dist.init_process_group(
+                device.backend, store=store, rank=self.rank, world_size=self.world, timeout=self.collective_timeout
+            )
             if device.backend == "gloo":
                 self.control = dist.group.WORLD
             else:
@@ -81,6 +89,15 @@ class Job:
         """Wait for all ranks."""
         if self.world > 1:
             dist.barrier(group=self.control)
+
+
+def end_on_nccl_errors() -> None:
+    """Have an error of NCCL end this process, by the variable that torch's own launcher sets, unless it is set."""
+    name = "NCCL_ASYNC_ERROR_HANDLING"
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if release >= (2, 2):
+        name = f"TORCH_{name}"
+    os.environ.setdefault(name, "1")
 
 
 def keep_nccl_log(spool: RankSpool) -> None:

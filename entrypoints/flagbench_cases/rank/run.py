@@ -28,6 +28,7 @@ from flagbench_cases.rank.rank_group import (
     Job,
     check_same_configuration,
     collect_spools,
+    end_on_nccl_errors,
     keep_nccl_log,
     read_nccl_networks,
 )
@@ -49,14 +50,17 @@ from flagbench_core.evidence.roofs import REPEATS, short_roofs
 class RankRun:
     """Executes the plan written by the node's parent process, on one rank."""
 
-    def __init__(self, plan: dict[str, Any], spool: RankSpool, started: float) -> None:
+    def __init__(
+        self, plan: dict[str, Any], spool: RankSpool, store: torch.distributed.Store | None, started: float
+    ) -> None:
         """Open this rank's device, and join the other ranks.
 
         Args:
             plan: what to run, as the parent process wrote it to `plan.json`: `config` and its digest, `stack`,
                 `data`, `weights`, `roofs`, `telemetry`, `resume`, `checkpoints`, `timeout`, `run_id` and `node_rank`.
             spool: receives measurements and facts.
-            started: when this process started, host seconds.
+            store: the one in which the ranks meet; None for a single rank.
+            started: when this rank began, host seconds.
 
         Raises UsageError if the nodes' settings differ.
         """
@@ -71,10 +75,11 @@ class RankRun:
         apex_reason = apex.hide_if_unusable()
         if apex_reason is not None:
             self.unused_libraries["apex"] = apex_reason
+        end_on_nccl_errors()
         self.device = open_device(plan["stack"], self.local_rank)
         if self.config["nodes"] > 1 and self.device.backend == "nccl":
             keep_nccl_log(spool)
-        self.job = Job(self.device, plan["timeout"])
+        self.job = Job(self.device, store, plan["timeout"])
         check_same_configuration(self.job, plan)
         self.layout = layout_of(self.config)
         self.probe = CollectiveProbe(self.device.clock)

@@ -2,17 +2,92 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 from typing import Any, NoReturn
 
+from flagbench_cases.engines import preflight
 from flagbench_cases.rank.failure import classify
-from flagbench_cases.shared import interpreter
+from flagbench_cases.shared import interpreter, processes
 from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.spool import RankSpool
+
+
+def main(folder: str) -> NoReturn:
+    """Run the rank named by the environment. The parent process of the node starts it (`node/local_ranks.py`)."""
+    processes.die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the exit status says which signal ended this rank
+    gc.set_threshold(interpreter.STARTING)
+    with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+        plan = json.load(file)
+    rank = int(os.environ["RANK"])
+    code = 0
+    spool = None
+    try:
+        if os.environ["LOCAL_RANK"] == "0":
+            check_node(plan, rank)
+        else:
+            with contextlib.suppress(ImportError, OSError):  # the first rank explains what is wrong with torch
+                importlib.import_module("flagbench_cases.rank.run")
+            wait_for_release()
+        spool = RankSpool(folder, rank)
+        spool.fact("process", pid=os.getpid())
+        spool.beat()  # the node is checked
+        run(plan, spool)
+    except BaseException as error:  # every failure must be in the record
+        if not isinstance(error, CaseError):  # a CaseError explains itself
+            traceback.print_exc()
+        report(spool or RankSpool(folder, rank), classify(error))
+        code = 1
+    # Not sys.exit: the destructor of a process group may wait for peers that are gone, and ranks have been seen to
+    # hang at exit on torch 1.12. Everything is in the spool by now.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def check_node(plan: dict[str, Any], rank: int) -> None:
+    """On the first rank of a node: check image and devices before any of its ranks uses one. Raises CaseError."""
+    preflight.import_torch(plan)
+    importlib.import_module("flagbench_cases.rank.run")
+    if rank == 0 and int(os.environ["WORLD_SIZE"]) > 1:
+        from flagbench_cases.rank.store import host_store
+
+        host_store(plan)  # forked before this process uses its device: the copy of one that does is not usable
+    wait_for_release()
+    preflight.check(plan)
+
+
+def wait_for_release() -> None:
+    """Wait until the parent process lets this rank use its device, by a byte on stdin. Ends this process with it."""
+    if not os.read(0, 1):
+        os._exit(1)
+    # From now on stdin is empty, as for any process in the background.
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+
+
+def run(plan: dict[str, Any], spool: RankSpool) -> None:
+    """Run the plan, from the moment at which all ranks of the job are there."""
+    from flagbench_cases.rank.run import RankRun
+    from flagbench_cases.rank.stopwatch import now
+
+    store = None
+    world = int(os.environ["WORLD_SIZE"])
+    if world > 1:
+        from flagbench_cases.rank.store import join_store
+
+        store = join_store(plan, world)
+    started = now()
+    spool.phase("init")
+    RankRun(plan, spool, store, started).run()
 
 
 def report(spool: RankSpool, failure: dict[str, Any]) -> None:
@@ -21,34 +96,6 @@ def report(spool: RankSpool, failure: dict[str, Any]) -> None:
         spool.fact("failure", **failure)
     except OSError:
         traceback.print_exc()
-
-
-def main(folder: str) -> NoReturn:
-    """Run the rank named by the launcher's environment."""
-    gc.set_threshold(interpreter.STARTING)
-    from flagbench_cases.rank.run import RankRun
-    from flagbench_cases.rank.stopwatch import now
-
-    started = now()
-    rank = int(os.environ["RANK"])
-    spool = RankSpool(folder, rank)
-    spool.fact("process", pid=os.getpid())
-    spool.phase("init")
-    with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
-        plan = json.load(file)
-    code = 0
-    try:
-        RankRun(plan, spool, started).run()
-    except BaseException as error:  # every failure must be in the record
-        if not isinstance(error, CaseError):  # a CaseError explains itself
-            traceback.print_exc()
-        report(spool, classify(error))
-        code = 1
-    # Not sys.exit: the destructor of a process group may wait for peers that are gone, and ranks have been seen to
-    # hang at exit on torch 1.12. Everything is in the spool by now.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ from flagbench_core.redaction import REDACTED, is_secret
 BUNDLE_SCHEMA = "bundle/v1"
 MANIFEST = "MANIFEST.json"
 SUMS = "SHA256SUMS"
-RANK_FILE_KINDS = ("exit", "facts", "steps")
+RANK_FILE_KINDS = ("facts", "steps")
 """The kinds of files that each rank has in the spool."""
-NODE_FILES = ("agent.json", "plan.json", "telemetry.jsonl")
-"""Files of a node in the spool: from its launcher, its parent process and the sampler."""
+NODE_FILES = ("plan.json", "telemetry.jsonl")
+"""Files of a node in the spool: from its parent process and the sampler."""
 COMPRESSION_LEVEL = 6
 """zlib's default, written out because equal evidence must make equal bytes."""
 _LINE_BYTES = 2**24

@@ -2,7 +2,6 @@
 
 Every rank has a file with a fixed-size slot per step (`rank-00003.steps`) and a file with facts as JSON lines
 (`rank-00003.facts`). The parent process can read both at any time; the header of the former serves as heartbeat.
-If a rank ends before it finished its work, its guard writes the exit status (`rank-00003.exit`).
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _OFFSETS = {name: 8 * index for index, name in enumerate(Step._fields)}
 
 
 def path_of(folder: str, rank: int, kind: str) -> str:
-    """The file of a rank: kind is `steps`, `facts`, `exit` or `nccl` (its log)."""
+    """The file of a rank: kind is `steps`, `facts` or `nccl` (its log)."""
     return os.path.join(folder, f"rank-{rank:05d}.{kind}")
 
 
@@ -154,25 +153,6 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-class Exit(NamedTuple):
-    """How the process of a rank ended: exit code, or minus the signal number; time in Unix seconds."""
-
-    code: int
-    time: float
-
-
-def write_exit(folder: str, rank: int, code: int) -> None:
-    """Write the exit status of a rank atomically."""
-    write_json(path_of(folder, rank, "exit"), {"code": code, "time": time.time()})
-
-
-def write_json(path: str, document: dict[str, Any]) -> None:
-    """Write a JSON document atomically, so that readers never see a part of it. Raises OSError."""
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        json.dump(document, file)
-    os.replace(path + ".part", path)
-
-
 def used_bytes(path: str) -> int:
     """The bytes of a file of steps up to the end of the last one; the rest is reserved for more. Raises OSError."""
     with open(path, "rb") as file:
@@ -201,7 +181,6 @@ class SpoolReader:
         self.rank = rank
         self._steps = path_of(folder, rank, "steps")
         self._facts = path_of(folder, rank, "facts")
-        self._exit = path_of(folder, rank, "exit")
 
     def progress(self) -> Heartbeat | None:
         """The heartbeat, or None before the rank has started."""
@@ -229,13 +208,6 @@ class SpoolReader:
             return []
         whole = whole[: len(whole) - len(whole) % SLOT.size]
         return [Step(*values) for values in SLOT.iter_unpack(whole)]
-
-    def exit(self) -> Exit | None:
-        """The exit status of a rank that ended before it finished its work, or None."""
-        try:
-            return Exit(**json.loads(_read(self._exit).decode("utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
 
     def facts(self) -> list[dict[str, Any]]:
         """The facts written so far; an incomplete last line is skipped."""

@@ -120,7 +120,7 @@ def test_the_image_side_follows_the_rules() -> None:
         ("node/main.py", "import safetensors.torch", "framework: safetensors.torch"),
         ("cases/glm/workload.py", "from flagbench_cases.engines import deepspeed", "engine: deepspeed"),
         ("rank/run.py", "if name == 'glm':\n    pass", "case: glm"),
-        ("engines/elastic.py", "stage = config['zero_stage']", "case: zero_stage"),
+        ("engines/preflight.py", "stage = config['zero_stage']", "case: zero_stage"),
         ("rank/run.py", "x = 'flagbench_cases.cases.glm.model'", "case: glm"),
         ("prepare/command.py", "x = 'set it with --set engine=deepspeed'", "case: engine"),
         ("rank/run.py", "from os import times", "clock: os.times"),

@@ -39,7 +39,7 @@ def fake_torch(found: int, version: str = "1.12.0a0+bd13bc6", cuda: str | None =
 
 
 def plan(folder: Path, stack: str = "a100-cuda11.6", driver: str | None = None, **changes: Any) -> dict[str, Any]:
-    """What the parent leaves the agent; the Python that runs here is the expected one."""
+    """What the parent leaves the ranks; the Python that runs here is the expected one."""
     start = folder / "telemetry.jsonl"
     start.write_text(json.dumps(dict({"kind": "start"}, **({"driver_version": driver} if driver else {}))) + "\n")
     settings = dict({"case": "distilbert", "nodes": 1, "gpus": 8}, **changes)
@@ -53,7 +53,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ca
 
     def check(module: Any, made: dict[str, Any] | None = None) -> CaseError:
         monkeypatch.setattr(preflight, "import_torch", lambda plan: module)
-        with refuses(CaseError, code=ExitCode.WRONG_HARDWARE) as caught:
+        with refuses(preflight.PreflightError, code=ExitCode.WRONG_HARDWARE) as caught:
             preflight.check(made or plan(tmp_path))
         return caught.value
 
@@ -237,7 +237,7 @@ def test_a_torch_that_does_not_import(
         monkeypatch.setenv("FLAGBENCH_CONTEXT_DIGEST", "sha256:c")
     import_module = mock.Mock(side_effect=error)
     monkeypatch.setattr(preflight, "importlib", SimpleNamespace(import_module=import_module))
-    with refuses(CaseError, message, code=ExitCode(code)) as caught:
+    with refuses(preflight.PreflightError, message, code=ExitCode(code)) as caught:
         preflight.check(plan(tmp_path, stack=stack))
     assert "\n" not in caught.value.message
     assert remedy in caught.value.remedy

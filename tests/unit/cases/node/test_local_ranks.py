@@ -1,10 +1,91 @@
-"""What a node's parent sees of its ranks."""
+"""The processes of a node's ranks: how they begin and end, and what their parent sees of them meanwhile."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from flagbench_cases.node.local_ranks import REQUIRED, LocalRanks
 from flagbench_cases.shared import processes
 from flagbench_cases.shared.spool import RankSpool
+from running import wait_until
+
+pytestmark = pytest.mark.image
+
+ENTRYPOINTS = Path(__file__).parents[4] / "entrypoints"
+DONE = "from flagbench_cases.shared.spool import RankSpool\nRankSpool(%r, 3).phase('done')\n"
+
+
+@pytest.fixture
+def started(tmp_path):
+    """`started(code)`: rank 3 of four, on node 1 of two, whose interpreter runs `code` before its own module."""
+
+    def start(code):
+        (tmp_path / "site").mkdir()
+        (tmp_path / "site" / "sitecustomize.py").write_text("import os, signal, sys\n" + code)
+        path = os.pathsep.join([str(tmp_path / "site"), str(ENTRYPOINTS)])
+        ranks.start(dict(os.environ, PYTHONPATH=path))
+        return ranks
+
+    ranks = LocalRanks(str(tmp_path), [3], 3, 4)
+    yield start
+    ranks.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        ("os._exit(0)", ("launch", 0)),
+        ("os._exit(5)", ("launch", 5)),
+        ("os.execv('/bin/true', ['true'])", ("launch", 0)),
+        ("os.kill(os.getpid(), signal.SIGKILL)", ("launch", -signal.SIGKILL)),
+        ("os.kill(os.getpid(), signal.SIGTERM)", ("launch", -signal.SIGTERM)),
+        ("os.abort()", ("launch", -signal.SIGABRT)),
+        (DONE + "os._exit(9)", ("done", 9)),
+        (DONE + "os._exit(0)", None),
+    ],
+)
+def test_exit_0_is_believed_of_a_rank_that_is_done_only(tmp_path, started, code, end):
+    ranks = started(code.replace("%r", repr(str(tmp_path))))
+    wait_until(lambda: not ranks.running(), 30)
+    assert [(found.rank, found.node, found.phase, found.code) for found in ranks.find_ends()] == (
+        [(3, 3, *end)] if end else []
+    )
+
+
+def test_a_rank_has_the_variables_of_torch_launcher(tmp_path, started):
+    ranks = started("open(%r, 'w').write(repr(dict(os.environ)))\nos._exit(0)" % str(tmp_path / "environment"))
+    wait_until(lambda: not ranks.running(), 30)
+    found = eval((tmp_path / "environment").read_text())
+    expected = {"RANK": "3", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "3"}
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("released", "code"), [(b"\n", 0), (b"", 1)])
+def test_a_rank_waits_for_its_parent_and_ends_with_it(released, code):
+    wait = "from flagbench_cases.rank import worker; worker.wait_for_release(); assert not sys.stdin.read()"
+    command = [sys.executable, "-c", "import sys; " + wait]
+    env = dict(os.environ, PYTHONPATH=str(ENTRYPOINTS))
+    assert subprocess.run(command, input=released, env=env, check=False).returncode == code
+
+
+def test_the_others_are_released_once_the_first_rank_has_checked_the_node(tmp_path):
+    ranks = LocalRanks(str(tmp_path), range(2), 0, 2)
+    wait = "import os, sys\nif 'RANK' in os.environ:\n    os._exit(len(os.read(0, 1)))"
+    (tmp_path / "sitecustomize.py").write_text(wait)
+    ranks.start(dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ENTRYPOINTS)])))
+    assert not ranks.release(ranks.progress())
+    wait_until(lambda: len(ranks.find_ends()) == 1, 30)
+    spool = RankSpool(str(tmp_path), 0)
+    assert not ranks.release(ranks.progress())
+    spool.beat()
+    assert ranks.release(ranks.progress())
+    wait_until(lambda: not ranks.running(), 30)
+    ranks.close()
+    assert [end.code for end in ranks.find_ends()] == [1, 1]
 
 
 def test_a_spool_removed_before_a_step_is_noticed(tmp_path):

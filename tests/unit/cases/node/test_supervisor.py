@@ -55,11 +55,12 @@ def test_ranks_start_without_a_monitor_that_is_silent(monkeypatch):
     run = run_of("distilbert", "cpu", 1)
     try:
         run._start_sampler()
+        seen = run._has_seen_devices()
         run._stop_sampler()
         found = run.evidence()
     finally:
         run.remove_spool()
-    assert (found.telemetry, found.monitor) == (None, {})
+    assert (seen, found.telemetry, found.monitor) == (True, None, {})
     assert "the monitor cpu" in found.telemetry_reason
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from flagbench_cases.record import bundle
 from flagbench_cases.record.stores import Bundle
-from flagbench_cases.shared.spool import RankSpool, SpoolReader, write_exit
+from flagbench_cases.shared.spool import RankSpool, SpoolReader
 from unit.cases.record.runs import step
 
 pytestmark = pytest.mark.image
@@ -33,10 +33,9 @@ def spool(tmp_path: Path) -> Path:
         for _ in range(5):
             writer.step(step())
         writer.fact("rank", node=rank // 2, host="h")
-    write_exit(str(folder), 3, -9)
     (folder / "plan.json").write_text(json.dumps({"config": {"seed": 0}, "argv": ["distilbert"]}))
     (folder / "telemetry.jsonl").write_text('{"power": 1.0}\n{"power": NaN}\n{"pow')
-    (folder / "rank-00003.exit.part").write_text("not of the evidence")
+    (folder / "rank-00003.part").write_text("not of the evidence")
     return folder
 
 
@@ -60,12 +59,12 @@ def test_a_bundle_has_the_evidence_of_its_node_and_says_so(tmp_path: Path, spool
     assert sums == "".join(f"{hashlib.sha256(inside[name]).hexdigest()}  {name}\n" for name in sorted(inside))
     ranks = {"rank-%05d.%s" % (rank, kind) for rank in (2, 3) for kind in ("facts", "steps")}
     assert set(inside) == {
-        *("config.json", "environment.json", "plan.json", "telemetry.jsonl", "MANIFEST.json", "rank-00003.exit"),
+        *("config.json", "environment.json", "plan.json", "telemetry.jsonl", "MANIFEST.json"),
         *ranks,
     }
     of = json.loads(inside["MANIFEST.json"])
     assert (of["record_id"], of["run_id"], of["node"]) == ("20240506-1", "run-1", 1)
-    for name in ("plan.json", "telemetry.jsonl", "rank-00003.exit", "rank-00002.facts"):
+    for name in ("plan.json", "telemetry.jsonl", "rank-00002.facts"):
         assert inside[name] == (spool / name).read_bytes(), "unchanged, byte for byte"
     (tmp_path / "rank-00002.steps").write_bytes(inside["rank-00002.steps"])
     assert len(SpoolReader(str(tmp_path), 2).steps()) == 5
@@ -97,11 +96,11 @@ def test_no_credential_is_in_a_bundle(tmp_path: Path, spool: Path, monkeypatch: 
         "the key %s is refused" % AWS_SECRET,
         "https://h/b?X-Amz-Signature=0123456789abcdef",
         "user:hunter2hunter2@host said no",
+        "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz",
     ]
     for message in messages:
         writer.fact("failure", message=message, nested={"password": "hunter3", "list": [message]})
     (spool / "plan.json").write_text(json.dumps({"argv": ["--set=token=" + AWS_SECRET], "host": "h"}))
-    (spool / "agent.json").write_text(json.dumps({"message": "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz", "ok": False}))
     (spool / "telemetry.jsonl").write_text('{"half of a line": "password=hunter4')
     environment = {
         "NCCL_SOCKET_IFNAME": "eth0",
@@ -117,8 +116,7 @@ def test_no_credential_is_in_a_bundle(tmp_path: Path, spool: Path, monkeypatch: 
     assert kept["NCCL_SOCKET_IFNAME"] == "eth0"
     assert set(kept) == {"OMP_NUM_THREADS", *environment}
     facts = [json.loads(line) for line in inside["rank-00002.facts"].splitlines()]
-    assert [fact["kind"] for fact in facts] == ["rank"] + ["failure"] * 4
-    assert json.loads(inside["agent.json"])["ok"] is False
+    assert [fact["kind"] for fact in facts] == ["rank"] + ["failure"] * 5
 
 
 def test_a_large_spool_takes_little_memory(tmp_path: Path, spool: Path) -> None:
