@@ -1,1 +1,1 @@
-"""How ranks are launched and how they compute together."""
+"""How ranks compute together, and the check of image and devices before they do."""

@@ -27,7 +27,7 @@ INTERRUPTED_STAY = 1.5
 may stop node 0 too, and by then node 0 must have decided whether the whole job was stopped or this node alone."""
 CAUSE_SECONDS_NODE_0 = 4.0
 """How long node 0 waits for another node to report the cause of a secondary failure. A live parent reports a failure
-within a tenth of a second of the end of its agent; the rest allows for agents that end at different times."""
+within a tenth of a second of the end of its rank; the rest allows for ranks that end at different times."""
 CAUSE_SECONDS = 6.0
 """How long another node waits for it: longer, since its report comes from node 0, which may itself have waited."""
 READ_SECONDS = 2.0
@@ -97,7 +97,7 @@ class Peers:
     ) -> None:
         self.node = node
         self.port = port
-        """The port of torch's own rendezvous; 0: any."""
+        """The port of the store in which the ranks meet; 0: any."""
         self.run_id = run_id
         self.record_id = record_id
         self.hosts = hosts

@@ -1,7 +1,8 @@
 """The rendezvous of the nodes of a run, before any rank is started: every parent process connects to that of node 0.
 
-Node 0 compares the nodes' settings, reports which are missing and, once all are connected, sends the port of torch's
-own rendezvous. A node that has already failed reports that to the others, which would otherwise wait until a timeout.
+Node 0 compares the nodes' settings, reports which are missing and, once all are connected, sends the port of the
+store in which the ranks meet. A node that has already failed reports that to the others, which would otherwise wait
+until a timeout.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ class Client:
 class Server:
     """The side of node 0: accepts the other nodes, compares their settings, and starts when all are connected.
 
-    It also connects to itself at the master address, which torch's rendezvous needs: on Kubernetes, the name may
+    It also connects to itself at the master address, as its ranks will: on Kubernetes, the name may
     resolve only later. Raises CaseError (15) if it cannot listen.
     """
 

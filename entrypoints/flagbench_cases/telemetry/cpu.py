@@ -1,13 +1,13 @@
 """CPU and memory usage of the node, of a process tree, and of everything else, read from /proc.
 
 Not through psutil: one pass over /proc gives both the tree and its memory with a third of the CPU time, and the
-sampler starts without large imports.
+sampler starts without large imports. Even that pass is left out while no process or thread starts on the machine.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any, Iterable, NamedTuple
 
 from flagbench_cases.telemetry.quota import Quota
 
@@ -54,12 +54,16 @@ class CpuProbe:
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._ticks: _Ticks | None = None
         """The ticks at the last sample; None before the first."""
+        self._known: dict[int, _Process] = {}
+        """The process tree as of the last sample."""
+        self._newest = ""
+        """The id that the kernel had given out last when all processes were read, of a process or thread."""
         self._clock_files = _clock_files(sys)
         self._quota = Quota(pid, proc, sys)
 
     def tree(self) -> set[int]:
         """Process ids of the tree: `pid` and all its live descendants."""
-        return _tree(self._pid, self._processes())
+        return set(self._tree_processes())
 
     def sample(self) -> dict[str, Any]:
         """Read one sample; values not available on this machine are absent.
@@ -72,13 +76,12 @@ class CpuProbe:
         pages shared between processes count once in each), `freq_mhz` (mean of up to 8 cores), `quota` (logical CPUs
         that the tree may use) and `throttled` (periods so far, and those that used up the quota).
         """
-        processes = self._processes()
-        tree = _tree(self._pid, processes)
-        sizes = [processes[pid].rss_pages for pid in tree - {os.getpid()}]
+        tree = self._tree_processes()
+        sizes = [process.rss_pages for pid, process in tree.items() if pid != os.getpid()]
         rss_bytes = None
         if sizes:
             rss_bytes = sum(sizes) * self._page_bytes
-        tree_ticks = sum(processes[pid].ticks for pid in tree)
+        tree_ticks = sum(process.ticks for process in tree.values())
         values = {
             **self._measure_usage(tree_ticks),
             "load1": self._load1(),
@@ -147,16 +150,25 @@ class CpuProbe:
             return None
         return round(sum(clocks) / len(clocks), 1)
 
-    def _processes(self) -> dict[int, _Process]:
-        """All processes of the node by their id; see proc(5) for the fields of /proc/PID/stat."""
+    def _tree_processes(self) -> dict[int, _Process]:
+        """The process tree. All processes of the machine are read only if one has started since the last call."""
+        newest = self._read("loadavg").rpartition(" ")[2].strip()
+        if newest and newest == self._newest:
+            self._known = self._processes(self._known)
+        else:
+            self._newest = newest  # read before the processes: one that starts meanwhile is noticed at the next call
+            everything = self._processes(int(entry) for entry in os.listdir(self._proc) if entry.isdigit())
+            self._known = {pid: everything[pid] for pid in _tree(self._pid, everything)}
+        return self._known
+
+    def _processes(self, pids: Iterable[int]) -> dict[int, _Process]:
+        """Those of the processes that exist, by their id; see proc(5) for the fields of /proc/PID/stat."""
         processes = {}
-        for entry in os.listdir(self._proc):
-            if not entry.isdigit():
-                continue
+        for pid in pids:
             # The command's name is in brackets and may contain anything, including brackets and spaces.
-            fields = self._read(entry + "/stat").rpartition(")")[2].split()
+            fields = self._read(f"{pid}/stat").rpartition(")")[2].split()
             if len(fields) > 21:
-                processes[int(entry)] = _Process(
+                processes[pid] = _Process(
                     parent=int(fields[1]), rss_pages=int(fields[21]), ticks=sum(map(int, fields[11:15]))
                 )
         return processes

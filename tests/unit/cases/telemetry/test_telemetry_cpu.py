@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,22 @@ def test_the_tree_holds_descendants_only(proc: Path) -> None:
     assert probe(proc).tree() == {10, 11, 12}
     assert probe(proc, pid=13).tree() == {13}
     assert probe(proc, pid=99).tree() == set()
+
+
+def test_only_the_tree_is_read_until_a_process_starts(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[str] = []
+    real = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or real(path))
+    cpu = probe(proc)
+    cpu.sample()
+    process(proc, 12, 11, 12)
+    shutil.rmtree(proc / "11")
+    process(proc, 14, 12, 100)
+    assert cpu.sample()["rss_bytes"] == (5 + 12) * PAGE
+    (proc / "loadavg").write_text("2.50 1.00 0.50 3/200 4243\n")
+    process(proc, 12, 10, 12)  # adopted
+    assert cpu.sample()["rss_bytes"] == (5 + 12 + 100) * PAGE
+    assert len(listed) == 2
 
 
 def test_a_node_without_these_files_gives_nothing(tmp_path: Path) -> None:
