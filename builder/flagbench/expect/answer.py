@@ -1,11 +1,14 @@
-"""What `expect` answers: rows of a device, rows that come closest, and cases that run them."""
+"""The answer of `flagbench expect`: what has been published of a model for a device, and which cases run it.
+
+If no row was published for the device, the answer has the rows of other devices that come closest.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
@@ -25,8 +28,13 @@ _BRIEF_ROWS = 8
 """Most rows of the table without --wide."""
 _COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
 _DROP: tuple[str, ...] = ("BATCH, SEQUENCE",)
+"""The columns that a narrow terminal leaves out."""
 _BELOW: tuple[str, ...] = ("DIFFERS", "DEVICE", "PRECISION", "GPUS")
-"""The columns that a narrow terminal leaves out, and then those that it shows under each row, the first one first."""
+"""The columns that a still narrower one shows under each row, in the order in which they are moved there."""
+_PLANNED_GPUS = 8
+"""The number of devices in a proposed `plan` command if the user named none: those of a usual node."""
+_LONGEST_NUMBER = 9
+"""Most characters of a published number in the table; a longer one is rounded to four digits."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +48,11 @@ class Answer:
     """The task of the case; None for a model, which means every task."""
     device: DeviceModel
     wanted: Mapping[str, Scalar]
+    """The conditions that a row should have, by name (`wanted_conditions`)."""
     rows: tuple[PublishedRow, ...]
     """Rows of this device, those with the fewest differing conditions first."""
     may_be: tuple[PublishedRow, ...]
-    """Rows of the same task for a name that several devices have, this one among them."""
+    """Rows of the same task that may be of this device: they have a name that several devices have."""
     others: tuple[PublishedRow, ...]
     """Rows of other devices and the same task, the nearest first."""
     cases: tuple[str, ...]
@@ -54,7 +63,7 @@ class Answer:
     """For each case that can be split and whose memory was not measured: the command that computes it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the answer as a JSON object."""
         return {
             "asked": self.name,
             "model": self.model,
@@ -79,7 +88,7 @@ class Answer:
 
     @property
     def nearest_by_task(self) -> dict[str, PublishedRow]:
-        """The nearest row of each task; of this device where it has one."""
+        """The nearest row of each task: a row of this device if it has one for the task, else of another one."""
         nearest: dict[str, PublishedRow] = {}
         for row in (*self.of_task, *self.may_be, *self.others):
             nearest.setdefault(row.task, row)
@@ -109,15 +118,20 @@ class Answer:
         return [*nearest, *(row for row in rows if row not in nearest)]
 
     def page(self, *, wide: bool) -> list[Block]:
-        """The answer as a sentence, the table of rows, and what to run."""
-        rows, details = self.listed_in_brief, []
+        """Return the answer as a sentence, a table of rows, and notes on what to run.
+
+        With `wide`, the table has all rows, and the details of each follow it.
+        """
+        rows = self.listed_in_brief
+        details = []
         if wide:
             rows = self.listed
             details = [f"{row.id}: {_details(row)}" for row in rows]
+        notes = self._notes(left_out=len(self.listed) - len(rows))
         return [
             Lines((self.sentence,)),
             self._table(rows, wide=wide),
-            Lines(tuple(self._notes(len(self.listed) - len(rows)))),
+            Lines(tuple(notes)),
             Lines(tuple(details)),
         ]
 
@@ -131,7 +145,7 @@ class Answer:
         return Table(_COLUMNS, cells, right=frozenset(("GPUS",)), drop=drop, below=below)
 
     def _notes(self, left_out: int) -> list[str]:
-        """How many rows are left out, what to run, and where memory is not known or not sufficient."""
+        """Return how many rows are left out, what to run, and which cases have unknown or insufficient memory."""
         notes = []
         if left_out:
             notes.append(f"rows that --wide adds: {left_out}")
@@ -155,7 +169,8 @@ class Answer:
         subject = self.model
         if self.task is not None:
             subject = f"{self.name}, {self.task},"
-        certain, possible = len(self.of_task), len(self.may_be)
+        certain = len(self.of_task)
+        possible = len(self.may_be)
         if certain == 0:
             sentence = f"No published row is of {subject} on {self.device.name}"
             if possible:
@@ -173,9 +188,10 @@ class Answer:
         nearest = [*self.of_task, *self.may_be, *self.others]
         if not nearest:
             return "nor on any other device"
-        return f"the nearest is {_described(nearest[0])}"
+        return f"the nearest is {_description(nearest[0])}"
 
     def _cells(self, row: PublishedRow, *, wide: bool) -> tuple[str, ...]:
+        """Return the cells of a row, in the order of _COLUMNS."""
         conditions = differing(row, self.wanted)
         if wide:
             differs = "; ".join(map(describe, conditions))
@@ -192,26 +208,38 @@ class Answer:
             row.task,
             row.precision_label or "",
             shape,
-            _speed(row),
+            _speed_text(row),
             differs,
         )
 
 
 def answer(name: str, on: str | None, gpus: int | None, catalog: Catalog) -> Answer:
-    """What is published of a case or model. Raises FlagbenchError (usage) for an unknown model or device."""
+    """Return what is published of a case or model for a device.
+
+    Args:
+        name: the name of a case or of a model.
+        on: the name of the device; None for the device of this machine.
+        gpus: the number of devices; None for any or, without `on`, for those of this machine.
+
+    Raises FlagbenchError (USAGE) for an unknown model or device.
+    """
     published = published_rows(catalog)
     case = catalog.cases.get(name)
-    model, task = name, None
+    model = name
+    task = None
     if case is not None:
-        model, task = case.workload.model, case.workload.task
+        model = case.workload.model
+        task = case.workload.task
     elif not any(row.model == name for row in published):
         raise _unknown_model(name, published, catalog)
     device, gpus = _device_and_count(on, gpus, catalog)
     wanted = wanted_conditions(case, device, gpus)
-    of_model = [row for row in published if row.model == model]
-    of_model.sort(key=lambda row: _distance(row, wanted, device, catalog))
-    rows, may_be, others = [], [], []
-    for row in of_model:
+    rows_of_model = [row for row in published if row.model == model]
+    rows_of_model.sort(key=lambda row: _distance(row, wanted, device, catalog))
+    rows = []
+    may_be = []
+    others = []
+    for row in rows_of_model:
         if row.device_id == device.id:
             rows.append(row)
         elif task is not None and row.task != task:
@@ -220,7 +248,7 @@ def answer(name: str, on: str | None, gpus: int | None, catalog: Catalog) -> Ans
             may_be.append(row)
         else:
             others.append(row)
-    runs, too_large, to_plan = _cases_of(model, task, device, gpus, catalog)
+    cases = _cases_of(model, task, device, gpus, catalog)
     return Answer(
         name=name,
         model=model,
@@ -230,9 +258,9 @@ def answer(name: str, on: str | None, gpus: int | None, catalog: Catalog) -> Ans
         rows=tuple(rows),
         may_be=tuple(may_be),
         others=tuple(others),
-        cases=tuple(runs),
-        too_large=tuple(too_large),
-        to_plan=tuple(to_plan),
+        cases=tuple(cases.fitting),
+        too_large=tuple(cases.too_large),
+        to_plan=tuple(cases.to_plan),
     )
 
 
@@ -248,9 +276,9 @@ def _unknown_model(name: str, published: Sequence[PublishedRow], catalog: Catalo
 
 
 def _device_and_count(on: str | None, gpus: int | None, catalog: Catalog) -> tuple[DeviceModel, int | None]:
-    """The device that was named, else that of this machine, and how many of it.
+    """Return the device that was named, else that of this machine, and how many there are; None for any number.
 
-    Raises FlagbenchError (usage) for an unknown device, and without a name where this machine has none.
+    Raises FlagbenchError (USAGE) for an unknown device, or if none was named and this machine has none.
     """
     if on is not None:
         return find_device(on, catalog), gpus
@@ -264,42 +292,46 @@ def _device_and_count(on: str | None, gpus: int | None, catalog: Catalog) -> tup
     return devices[0], gpus or machine.visible or None
 
 
-def _cases_of(
-    model: str, task: str | None, device: DeviceModel, gpus: int | None, catalog: Catalog
-) -> tuple[list[str], list[str], list[str]]:
-    """The cases that run a model on a device, then the texts of `too_large` and `to_plan` of an Answer.
+class _Cases(NamedTuple):
+    """The cases that run a model, as the fields of an Answer have them."""
 
-    `task`: of the case that was asked for; None for any.
-    """
-    runs, too_large, to_plan = [], [], []
+    fitting: list[str]
+    too_large: list[str]
+    to_plan: list[str]
+
+
+def _cases_of(model: str, task: str | None, device: DeviceModel, gpus: int | None, catalog: Catalog) -> _Cases:
+    """Return the cases that run a model on a device; `task` is that of the case that was asked for, None for any."""
+    cases = _Cases([], [], [])
     for name, case in catalog.cases.items():
         if case.workload.model != model and not name.startswith(f"{model}-"):
             continue
-        if task not in (None, case.workload.task):
+        if task is not None and case.workload.task != task:
             continue
         preset = preset_of(case.presets, "reference")
         memory = measured_memory(case, preset, case.default_precision, gpus)
         if memory is not None and memory.gib > device.memory_gib:
-            too_large.append(lacking(case, memory, device.memory_gib, gpus))
+            cases.too_large.append(lacking(case, memory, device.memory_gib, gpus))
             continue
-        runs.append(name)
+        cases.fitting.append(name)
         if memory is None and "layout" in preset:
-            command = f"flagbench plan {name} --gpus {gpus or 8} --mem {device.memory_gib:g}"
-            to_plan.append(f"`{command}` computes that of {name}")
-    return runs, too_large, to_plan
+            command = f"flagbench plan {name} --gpus {gpus or _PLANNED_GPUS} --mem {device.memory_gib:g}"
+            cases.to_plan.append(f"`{command}` computes that of {name}")
+    return cases
 
 
 def find_device(name: str, catalog: Catalog) -> DeviceModel:
-    """The device of an id, its unique beginning, or a name that its driver reports, also without the vendor's.
+    """Return the device with an id, the unique beginning of an id, or a name that the driver reports.
 
-    Raises UnknownNameError (usage).
+    The name of the vendor may be left out. Raises UnknownNameError (USAGE).
     """
-
-    wanted = name.lower()
+    lower_name = name.lower()
     devices = catalog.devices.values()
-    matching = tuple(device for device in devices if _is_named(device, wanted)) or devices_named(wanted, devices)
+    matching = tuple(device for device in devices if _is_named(device, lower_name))
     if not matching:
-        return catalog_get(catalog.devices, name, kind="device")
+        matching = devices_named(lower_name, devices)
+    if not matching:
+        return catalog_get(catalog.devices, name, kind="device")  # by the beginning of an id, or it raises the error
     if len(matching) > 1:
         ids = " or ".join(device.id for device in matching)
         remedy = f"did you mean {ids}? `flagbench list devices` shows the name that the driver has of each"
@@ -308,11 +340,11 @@ def find_device(name: str, catalog: Catalog) -> DeviceModel:
 
 
 def _is_named(device: DeviceModel, name: str) -> bool:
-    """Whether a device has that name, in lower case, also where it leaves out the vendor before the first space."""
-    for text in (device.id, device.name, *device.match):
-        whole = text.lower()
-        _, _, without_vendor = whole.partition(" ")
-        if name in (whole, without_vendor):
+    """Return whether a name in lower case is that of a device, with or without the vendor before the first space."""
+    for device_name in (device.id, device.name, *device.match):
+        lower_name = device_name.lower()
+        _, _, without_vendor = lower_name.partition(" ")
+        if name in (lower_name, without_vendor):
             return True
     return False
 
@@ -320,33 +352,45 @@ def _is_named(device: DeviceModel, name: str) -> bool:
 def _distance(
     row: PublishedRow, wanted: Mapping[str, Scalar], device: DeviceModel, catalog: Catalog
 ) -> tuple[object, ...]:
-    """A sort key: task and speed first, then the number of differing conditions, then peak and number of devices."""
+    """Return a sort key by which the nearest row comes first.
+
+    Rows of the wanted task and with a speed come before all others, then those with fewer differing conditions, then
+    those whose device has the most similar peak, then those with the most similar number of devices.
+    """
     names = [condition.name for condition in differing(row, wanted)]
-    apart = 0
-    gpus, devices = wanted.get("devices"), row.count("devices")
+    difference_in_devices = 0
+    gpus = wanted.get("devices")
+    devices = row.count("devices")
     if devices is not None and isinstance(gpus, int):
-        apart = abs(devices - gpus)
-    return "task" in names, row.speed is None, len(names), _ratio_of_peaks(row, device, catalog), apart
+        difference_in_devices = abs(devices - gpus)
+    return (
+        "task" in names,
+        row.speed is None,
+        len(names),
+        _ratio_of_peaks(row, device, catalog),
+        difference_in_devices,
+    )
 
 
 def _ratio_of_peaks(row: PublishedRow, device: DeviceModel, catalog: Catalog) -> float:
-    """The ratio of the peaks of a row's device and of `device`, at least 1; infinite where one is not published."""
+    """Return the larger peak of a row's device and `device` over the smaller one; infinite if one is unknown."""
     device_of_row = catalog.devices.get(row.device_id or "")
     if device_of_row is None:
         return math.inf
-    peak, peak_of_row = device.peak(row.precision_label), device_of_row.peak(row.precision_label)
+    peak = device.peak(row.precision_label)
+    peak_of_row = device_of_row.peak(row.precision_label)
     if not peak or not peak_of_row:
         return math.inf
     return max(peak, peak_of_row) / min(peak, peak_of_row)
 
 
-def _described(row: PublishedRow) -> str:
-    """`12,473 tokens/s on 8 x H100 SXM, pretraining, fp8 (ROW)`."""
+def _description(row: PublishedRow) -> str:
+    """Return a row in a few words, such as `12,473 tokens/s on 8 x H100 SXM, pretraining, fp8 (ROW)`."""
     device = row.device
     devices = row.count("devices")
     if devices:
         device = f"{devices} x {device}"
-    text = f"{_speed(row)} on {device}"
+    text = f"{_speed_text(row)} on {device}"
     if row.task:
         text += f", {row.task}"
     if row.precision_label:
@@ -354,11 +398,11 @@ def _described(row: PublishedRow) -> str:
     return f"{text} ({row.id})"
 
 
-def _speed(row: PublishedRow) -> str:
-    """The speed as printed, with its unit; for a row without a speed, its first metric with its name."""
+def _speed_text(row: PublishedRow) -> str:
+    """Return the published speed with its unit; for a row without a speed, its first metric with its name."""
     metric = row.speed or row.metrics[0]
     number = metric.digits
-    if len(number) > 9:
+    if len(number) > _LONGEST_NUMBER:
         number = f"{metric.value:.4g}"
     text = f"{number} {metric.unit}"
     if metric.name.endswith("_per_device"):
@@ -369,13 +413,13 @@ def _speed(row: PublishedRow) -> str:
 
 
 def _details(row: PublishedRow) -> str:
-    """What the cells of a row do not show, and its source."""
+    """Return what the cells of a row do not show, and its source."""
     details = (row.text("layout"), row.software, row.remarks, row.citation)
     return "; ".join(detail for detail in details if detail)
 
 
 def _document(row: PublishedRow, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
-    """A row as JSON."""
+    """Return a row as a JSON object, with the wanted conditions that differ from it."""
     case = None
     if isinstance(row, Claim):
         case = row.case

@@ -1,4 +1,8 @@
-"""Published rows beside what is asked for, and runs beside published rows."""
+"""Compares published rows with the conditions that a user asks for, and runs with the nearest published row.
+
+A row is one line of a table that somebody published. It is a claim if a case of flagbench can reproduce it; other
+rows are only cited, and give no verdict.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,21 @@ _WANTED_NAMES = {
     "batch_size": "micro_batch",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
 }
-"""What is wanted of a row, by the name of the condition in a case or a record."""
+"""The names of the wanted conditions that `compare` uses, by their names in a case or a record."""
+_MICRO_BATCH = r"(?:^|mbs |micro |local |lbs=)(\d+)(?:$| )"
+"""Matches the number of samples of a step in the batch of a row, such as `mbs 2`, `micro 4` or `lbs=8`."""
+_ACCUMULATION_STEPS = r"(?:accumulated |gas?=)(\d+)"
+"""Matches the gradient accumulation steps in the batch or layout of a row, such as `accumulated 4` or `gas=4`."""
+_TENSOR_PARALLEL = r"tp\W?(\d+)"
+_PIPELINE_PARALLEL = r"pp\W?(\d+)"
 
 
 def wanted_conditions(case: Case | None, device: DeviceModel, gpus: int | None) -> dict[str, Scalar]:
-    """The wanted device and number of devices; for a case, also its task and the conditions of its reference."""
+    """Return the conditions that a row should have, by name, for `compare`.
+
+    They are the device and the number of devices; for a case, also its task and the conditions of its reference
+    preset. Conditions that are not known are left out.
+    """
     wanted: dict[str, Scalar | None] = {"device": device.id, "devices": gpus}
     if case is not None:
         wanted["task"] = case.workload.task
@@ -37,24 +51,27 @@ def wanted_conditions(case: Case | None, device: DeviceModel, gpus: int | None) 
         for name, condition in reference_conditions(case).items():
             wanted[_WANTED_NAMES[name]] = condition
         layout = case.presets["reference"].get("layout", {})
-        wanted["tp"], wanted["pp"] = layout.get("tp"), layout.get("pp")
+        wanted["tp"] = layout.get("tp")
+        wanted["pp"] = layout.get("pp")
     return {name: condition for name, condition in wanted.items() if condition is not None}
 
 
 def compare(row: PublishedRow, wanted: Mapping[str, Scalar]) -> tuple[ConditionResult, ...]:
-    """Each wanted condition beside what the row states."""
-    batch, layout = row.batch, row.text("layout")
+    """Return the comparison of each wanted condition with the row."""
+    batch = row.batch
+    layout = row.text("layout")
     published: dict[str, Scalar | None] = {
         "task": row.task,
         "devices": row.count("devices"),
         "precision": row.precision_label,
         "device": row.device_id,
         "sequence": row.conditions.get("sequence_length"),
-        "micro_batch": _number(r"(?:^|mbs |micro |local |lbs=)(\d+)(?:$| )", batch),
-        "gradient_accumulation_steps": _number(r"(?:accumulated |gas?=)(\d+)", f"{batch} {layout}"),
-        "tp": _number(r"tp\W?(\d+)", layout),
-        "pp": _number(r"pp\W?(\d+)", layout),
+        "micro_batch": _find_number(_MICRO_BATCH, batch),
+        "gradient_accumulation_steps": _find_number(_ACCUMULATION_STEPS, f"{batch} {layout}"),
+        "tp": _find_number(_TENSOR_PARALLEL, layout),
+        "pp": _find_number(_PIPELINE_PARALLEL, layout),
     }
+    # A row may have a name of a device that several devices have: for one of those, the device is not published.
     if row.device_id is None and wanted.get("device") not in row.may_be:
         published["device"] = row.device
     conditions: dict[str, Scalar] = {}
@@ -67,34 +84,38 @@ def compare(row: PublishedRow, wanted: Mapping[str, Scalar]) -> tuple[ConditionR
 
 
 def differing(row: PublishedRow, wanted: Mapping[str, Scalar]) -> tuple[ConditionResult, ...]:
-    """The wanted conditions for which the row states something else."""
+    """Return the wanted conditions that differ from those of the row."""
     return tuple(condition for condition in compare(row, wanted) if condition.agreement is Agreement.DIFFERS)
 
 
 def has_claims(case: str, catalog: Catalog) -> bool:
-    """Whether the case has a claim; its runs are then compared with claims alone."""
+    """Return whether the case has a claim; if so, its runs are compared with claims and not with cited rows."""
     return any(claim.case == case for claim in catalog.claims.values())
 
 
 def verify_nearest(records: Sequence[Record], catalog: Catalog, terms: Terms = STANDARD) -> VerifyResult | None:
-    """The runs against the nearest claim; of a case without claims, beside the nearest row that is only cited.
+    """Return the verdict on runs with the nearest claim or, for a case without claims, with the nearest cited rows.
 
-    None where there is no such row. Raises FlagbenchError as `verify_claim`.
+    It is None if there is neither. Raises FlagbenchError as `verify_claim` does.
+
+    Args:
+        records: runs of one configuration.
+        terms: the limits of the verdict.
     """
     case = catalog.cases[records[0].case]
     claim = choose_claim(records[0], case, catalog.claims.values())
     if claim is not None:
         return verify_claim(records, claim, case, chosen=True, terms=terms)
-    rows = rows_beside(records[0], catalog)
+    rows = cited_rows_for(records[0], catalog)
     if not rows:
         return None
     return verify_reference(records, rows, case, terms=terms)
 
 
-def rows_beside(record: Record, catalog: Catalog) -> list[PublishedRow]:
-    """The cited rows of the record's device that state no other conditions than its own, the most specific first.
+def cited_rows_for(record: Record, catalog: Catalog) -> list[PublishedRow]:
+    """Return the cited rows that a record is compared with, those with the most conditions first.
 
-    A case with claims has none.
+    They are the rows of its device that do not contradict its conditions; for a case with claims there are none.
     """
     case = catalog.cases[record.case]
     if has_claims(case.name, catalog):
@@ -115,16 +136,18 @@ def rows_beside(record: Record, catalog: Catalog) -> list[PublishedRow]:
 
 
 def cited_rows(case: Case, wanted: Mapping[str, Scalar], catalog: Catalog) -> list[PublishedRow]:
-    """The cited rows of a case's model that have the metric that decides and contradict no wanted condition."""
+    """Return the cited rows of a case's model that have its deciding metric and contradict no wanted condition."""
     rows = []
     for row in published_rows(catalog):
-        is_cited = row.model == case.workload.model and not isinstance(row, Claim)
-        if is_cited and row.metric(case.gate) is not None and not differing(row, wanted):
+        if isinstance(row, Claim) or row.model != case.workload.model:
+            continue
+        if row.metric(case.gate) is not None and not differing(row, wanted):
             rows.append(row)
     return rows
 
 
-def _number(pattern: str, text: str) -> int | None:
+def _find_number(pattern: str, text: str) -> int | None:
+    """Return the number that the group of a pattern matches in a text; None without a match."""
     match = re.search(pattern, text, re.IGNORECASE)
     if match is None:
         return None

@@ -1,4 +1,7 @@
-"""The records of a store that a command asks for: by case, stack, state and age, and how each run ended."""
+"""Selects the records of a store that a command asks for, by case, stack, state and age.
+
+`flagbench results` and `report` use it, also for how a listing shows the outcome and the speed of a run.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,10 @@ from flagbench.verdict.early_end import early_end
 from flagbench.verdict.result import four_digits
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
-"""How a record writes a time."""
+"""The units of an age, as arguments of `timedelta`."""
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+"""How a record writes a time; such times sort as texts."""
+_DATE_FORMAT = "%Y-%m-%d"
 
 
 class State(str, Enum):
@@ -39,21 +44,31 @@ def select(
     since: str | None = None,
     older_than: str | None = None,
 ) -> Generator[StoredRecord]:
-    """The records of a store that match all options of a command, newest first.
+    """Yield the records of a store that match all given options of a command, the newest first.
 
-    Raises FlagbenchError (usage), also for names of no case or stack.
+    Args:
+        since: the oldest time, as a date or an age; older records are left out.
+        older_than: the first time that is too new, as a date or an age.
+
+    Raises FlagbenchError (USAGE) for an unknown case or stack, and for anything else than a time.
     """
     case, stacks = names(case, stack)
-    first, end = _moment(since, "--since"), _moment(older_than, "--older-than")
+    oldest = _parse_time(since, "--since")
+    end = _parse_time(older_than, "--older-than")
     for entry in store.list(case, *stacks):
-        if first is not None and entry.created_at < first:
-            return  # all others are older
-        if (end is None or entry.created_at < end) and state in (None, state_of(entry)):
+        if oldest is not None and entry.created_at < oldest:
+            return  # the records that follow are older
+        if end is not None and entry.created_at >= end:
+            continue
+        if state is None or state_of(entry) is state:
             yield entry
 
 
 def names(case: str | None, stack: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """The name of a case and every name of a stack; records keep the one it had. Raises FlagbenchError (usage)."""
+    """Return the name of a case and all names that a stack has had: a record has the one of its time.
+
+    The names of a stack are empty if `stack` is None. Raises FlagbenchError (USAGE) for an unknown case or stack.
+    """
     if case is None and stack is None:
         return None, ()
     catalog = load_catalog(claims=False)
@@ -66,7 +81,7 @@ def names(case: str | None, stack: str | None) -> tuple[str | None, tuple[str, .
 
 
 def state_of(entry: StoredRecord) -> State:
-    """How the run of a listed record ended."""
+    """Return how the run of a listed record ended."""
     if entry.summary is not None:
         return State(entry.summary.state)
     if entry.unread:
@@ -75,9 +90,9 @@ def state_of(entry: StoredRecord) -> State:
 
 
 def outcome_of(entry: StoredRecord) -> str | None:
-    """The verdict or, of a run that did not end by itself, how it ended, as `verify` says it: `OUT OF MEMORY`.
+    """Return the verdict on a listed record, or how its run ended if it did not end by itself: `OUT OF MEMORY`.
 
-    None: there is no verdict.
+    It is None if there is no verdict.
     """
     summary = entry.summary
     if summary is None:
@@ -89,32 +104,33 @@ def outcome_of(entry: StoredRecord) -> str | None:
 
 
 def speed_of(summary: Summary) -> str | None:
-    """The metric that decided, with its unit: `1942 samples/s`. None: the run did not measure it."""
+    """Return the metric that decides the verdict, such as `1942 samples/s`; None if the run did not measure it."""
     speed = summary.metrics.get(summary.gate or "")
     if speed is None:
         return None
     return f"{four_digits(speed)} {summary.gate_unit or ''}".rstrip()
 
 
-def _moment(text: str | None, option: str) -> str | None:
-    """A date such as 2026-01-31, or an age such as 30d, 12h or 2w, as a record writes a time, UTC.
+def _parse_time(text: str | None, option: str) -> str | None:
+    """Return a date such as 2026-01-31, or an age such as 30d, 12h or 2w, as a time in the format of records, UTC.
 
-    Raises FlagbenchError (usage), which names the option.
+    Raises FlagbenchError (USAGE), which names the option.
     """
     if text is None:
         return None
     try:
         age = re.fullmatch(r"([0-9]{1,4})([hdw])", text)
         if age is not None:
-            count, unit = int(age[1]), _UNITS[age[2]]
-            moment = datetime.now(timezone.utc) - timedelta(**{unit: count})
+            number = int(age[1])
+            unit = _UNITS[age[2]]
+            time = datetime.now(timezone.utc) - timedelta(**{unit: number})
         elif len(text) <= len("2026-01-31"):
-            moment = datetime.strptime(text, "%Y-%m-%d")
+            time = datetime.strptime(text, _DATE_FORMAT)
         else:
-            moment = datetime.strptime(text, _TIME)
+            time = datetime.strptime(text, _TIME_FORMAT)
     except (ValueError, OverflowError):
         raise FlagbenchError(
             f"{option}: '{text}' is neither an age nor a date",
             remedy="give an age in hours, days or weeks (12h, 30d, 2w), or a date (2026-01-31)",
         ) from None
-    return moment.strftime(_TIME)
+    return time.strftime(_TIME_FORMAT)

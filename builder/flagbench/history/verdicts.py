@@ -1,4 +1,8 @@
-"""Stored records with their verdicts, each computed once and kept in the store's index."""
+"""Computes the verdicts on stored records, each once, and keeps them in the store's index.
+
+Listings and reports show them. A verdict compares the record with the nearest claim, which is a published row that
+its case can be compared with; for a case without claims, with rows that are only cited.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +31,19 @@ from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import invalid
 
 CACHED_AS = 12
-"""Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
-verdict, nearest claim, ratio, gate or soundness: verdicts that were cached under another number are computed again.
-tests/replay/test_answers.py demands it where a verdict on a shipped record changes."""
+"""The version of the rules according to which verdicts are computed.
+
+Add one with every change that may give a stored record another verdict, nearest claim, ratio, gate or soundness:
+verdicts that were cached under another number are computed again. tests/replay/test_answers.py demands it if a
+verdict on a shipped record changes.
+"""
 
 
 def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredRecord]:
-    """The records, each with its verdict against the nearest claim of its case.
+    """Return the listed records, each with its verdict in the summary.
 
-    A verdict comes from the index unless the case, its claims or the rules have changed since it was computed.
+    Verdicts that are not in the index are computed and saved there. So are those whose case, claims or rules have
+    changed since they were computed.
     """
     entries = list(entries)
     outdated = [entry for entry in entries if _is_outdated(entry)]
@@ -45,34 +53,38 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
     if not all(has_claims(entry.case, catalog) for entry in outdated):
         published_rows(catalog)  # for its errors: a row that cannot be read makes no record damaged
     judged: dict[int, StoredRecord] = {}
-    """By the identity of the entry."""
+    """By the identity of the entry, the same record with its verdict; two entries can have one id."""
     try:
         for entry, content in counted(store.read_all(outdated), len(outdated), "computing verdicts"):
-            judged[id(entry)] = _judged_entry(entry, content, catalog)
+            judged[id(entry)] = _judge_entry(entry, content, catalog)
     finally:
         store.remember(judged.values())  # also those before an interrupt: the next listing computes the others
     return [judged.get(id(entry), entry) for entry in entries]
 
 
 def _is_outdated(entry: StoredRecord) -> bool:
-    """Whether the verdict in the index was computed with other rules or manifests."""
-    return entry.summary is not None and entry.summary.basis != _basis(entry.case)
+    """Return whether the verdict in the index was computed with other rules or manifests, or never."""
+    return entry.summary is not None and entry.summary.basis != _basis_of(entry.case)
 
 
-def _judged_entry(entry: StoredRecord, content: bytes | FlagbenchError, catalog: Catalog) -> StoredRecord:
-    """A listed record with its verdict, or with the reason why there is none: it cannot be read or judged."""
+def _judge_entry(entry: StoredRecord, content: bytes | FlagbenchError, catalog: Catalog) -> StoredRecord:
+    """Return a listed record with its verdict, or with the error if it cannot be read or judged.
+
+    `content` is the record, or the error of reading it.
+    """
     try:
         if isinstance(content, FlagbenchError):
             raise content
-        summary = _judged(read_record(content), catalog)
+        record = read_record(content)
+        summary = _judge(record, catalog)
     except FlagbenchError as error:
         return replace(entry, summary=None, error=error.message, unread=isinstance(error, Unread))
     return replace(entry, summary=summary)
 
 
-def _judged(record: Record, catalog: Catalog) -> Summary:
-    """The summary of a record with its verdict."""
-    summary = msgspec.structs.replace(summary_of(record), basis=_basis(record.case))
+def _judge(record: Record, catalog: Catalog) -> Summary:
+    """Return the summary of a record with its verdict. Raises FlagbenchError if it cannot be judged."""
+    summary = msgspec.structs.replace(summary_of(record), basis=_basis_of(record.case))
     case = catalog.cases.get(record.case)
     if case is None:
         return summary
@@ -97,7 +109,7 @@ def _judged(record: Record, catalog: Catalog) -> Summary:
 
 
 def _measured_gate(summary: Summary, result: VerifyResult, case: Case) -> str:
-    """The metric of the record that is compared with the one that decides."""
+    """Return the name of the record's metric that is compared with the published metric that decides."""
     spec = case.metric(result.gate) or gate_spec(case)
     for name in candidates(spec, result.against):
         if name in summary.metrics:
@@ -106,7 +118,7 @@ def _measured_gate(summary: Summary, result: VerifyResult, case: Case) -> str:
 
 
 def _ratio_of_gate(result: VerifyResult) -> tuple[float, float | None, float | None] | None:
-    """The ratio of the metric that decides, with the ends of its interval, as the index has it."""
+    """Return the ratio of the metric that decides and the ends of its interval; None if it is not comparable."""
     for metric in result.metrics:
         if metric.name != result.gate or not metric.comparable:
             continue
@@ -118,14 +130,19 @@ def _ratio_of_gate(result: VerifyResult) -> tuple[float, float | None, float | N
 
 
 @cache
-def _basis(case: str) -> str:
-    """What a verdict on a record of this case depends on besides it: the rules, and a digest of its manifests."""
-    digest, root = hashlib.sha256(), manifests_root()
-    files = [root / folder / f"{case}.yaml" for folder in ("cases", "claims")]
-    for folder in ("stacks", "devices"):  # they say what a device can do
+def _basis_of(case: str) -> str:
+    """Return what verdicts on a case are computed with: the number of the rules, and a digest of manifests.
+
+    A verdict in the index that was computed with something else is outdated.
+    """
+    root = manifests_root()
+    claims = root / "claims" / f"{case}.yaml"
+    files = [root / "cases" / f"{case}.yaml", claims]
+    for folder in ("stacks", "devices"):  # they have the properties of a device
         files += sorted((root / folder).glob("*.yaml"))
-    if not files[1].exists():
-        files += sorted((root / CATALOGUE).glob("*"))  # a case without claims is put beside rows that are only cited
+    if not claims.exists():
+        files += sorted((root / CATALOGUE).glob("*"))  # its records are compared with rows that are only cited
+    digest = hashlib.sha256()
     for file in files:
         if file.is_file():
             digest.update(file.read_bytes())

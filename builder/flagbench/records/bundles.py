@@ -1,4 +1,7 @@
-"""The bundles of a store: the files that each node kept of a run, under a key with the checksum of the content."""
+"""The bundles of a store: archives of the files that each node of a run kept, such as logs and raw measurements.
+
+A bundle is stored under a key that has the id of its record, the number of the node and the sha256 of the content.
+"""
 
 from __future__ import annotations
 
@@ -12,38 +15,42 @@ from flagbench.records.store_keys import BundlePlace, bundles_prefix, check_reco
 
 @dataclass(frozen=True)
 class StoredBundle:
-    """A listed bundle."""
+    """A bundle in a listing."""
 
     place: BundlePlace
+    """The parts of its key."""
     size: int
-    """Bytes."""
+    """The size in bytes."""
     location: str
-    """The file, or the object's URL, for a person."""
+    """The path of the file or the URL of the object, as a person reads it."""
 
     @property
     def record_id(self) -> str:
-        """The record that it belongs to; a store may have a bundle before its record."""
+        """The id of the record that it belongs to; a store may have a bundle before its record."""
         return self.place.record_id
 
     @property
     def name(self) -> str:
-        """The last part of its key."""
+        """The file name: the last part of its key."""
         return self.place.key.rpartition("/")[2]
 
 
 class Bundles:
-    """The bundles in a place for blobs."""
+    """The bundles among the objects of a store."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
 
     def find(self, record_id: str) -> list[StoredBundle]:
-        """The bundles of a record, by node. One listing. Raises StoreError as `Blobs.list`."""
+        """Return the bundles of a record, sorted by node. Raises StoreError as `Blobs.list` does."""
         bundles = self._list(bundles_prefix(check_record_id(record_id)))
         return sorted(bundles, key=lambda bundle: bundle.place.node)
 
     def all(self) -> dict[str, list[StoredBundle]]:
-        """The bundles of every record by its id, by one listing. Empty if the store denies listing."""
+        """Return the bundles of every record by its id; it is empty if the store denies listing.
+
+        This takes one listing, however many records there are.
+        """
         bundles: dict[str, list[StoredBundle]] = {}
         try:
             for bundle in self._list(bundles_prefix()):
@@ -53,7 +60,7 @@ class Bundles:
         return bundles
 
     def put(self, place: BundlePlace, path: Path) -> bool:
-        """Keep a bundle. Returns whether it was sent: False if the store has it.
+        """Store the bundle in a file. Returns whether it was sent: False if the store has it already.
 
         A run stores its bundles before its record, so that a stored record has its evidence.
 
@@ -62,8 +69,11 @@ class Bundles:
         try:
             return self._blobs.put_file(place.key, path, place.sha256)
         except StoreError:
-            # A file that waited may have been stored and removed meanwhile, by another process.
-            if path.exists() or place not in [bundle.place for bundle in self.find(place.record_id)]:
+            if path.exists():
+                raise
+            # Another process may have stored and removed the file meanwhile.
+            stored_places = [bundle.place for bundle in self.find(place.record_id)]
+            if place not in stored_places:
                 raise
             return False
 

@@ -1,4 +1,7 @@
-"""`results push`: sends what runs could not store to the stores it was meant for, and files of records to a store."""
+"""`flagbench results push`: sends records and bundles that runs could not store to the stores they were meant for.
+
+Files of records can be sent to a store, too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.records.store import Store, open_store
-from flagbench.records.waiting import Waiting, record_file, unsent_folder, waiting
+from flagbench.records.waiting import Waiting, find_waiting, record_file, unsent_folder
 from flagbench_core.exit_codes import ExitCode
 
 
@@ -18,56 +21,65 @@ class Sent:
 
     record_id: str
     bundle: bool
+    """Whether it is a bundle of the record and not the record itself."""
     location: str
+    """Where it is stored now."""
 
 
 @dataclass(frozen=True)
 class NotSent:
-    """What was not stored, and stays where it is."""
+    """A record, a bundle or a file that was not stored and stays where it is."""
 
     name: str
     """The id of the record, or the file or folder that was named."""
     error: FlagbenchError
+    """Why it was not stored."""
 
 
 def push(files: Sequence[Path], *, store_url: str | None) -> Iterator[Sent | NotSent]:
-    """Send what waits for this user or, if files are named, what those folders and files hold, one by one.
+    """Send records and bundles, and yield for each whether it was stored.
 
-    `store_url` names another store for all of it. What another process has sent meanwhile is not an error.
+    Args:
+        files: files of records, and folders of records and bundles; if empty, all that waits for this user is sent.
+        store_url: the store to send all of it to; None for the store that each is meant for.
     """
-    unsent: list[Waiting] = []
+    to_send: list[Waiting] = []
     if not files:
-        unsent = waiting(unsent_folder())
+        to_send = find_waiting(unsent_folder())
     for path in files:
         records_and_bundles, not_records = _read_path(path)
-        unsent += records_and_bundles
+        to_send += records_and_bundles
         yield from not_records
     stores: dict[str | None, _OpenStore | FlagbenchError] = {}
-    for waits in unsent:
+    for entry in to_send:
+        is_bundle = entry.place is not None
         try:
-            address = store_url or _address(waits, of_user=not files)
+            address = store_url or _address_of(entry, waits_for_user=not files)
             if address not in stores:  # every store is opened and listed once
                 stores[address] = _open(address)
             target = stores[address]
             if isinstance(target, FlagbenchError):
                 raise target
-            location = waits.send(target.store, target.keys)
+            location = entry.send(target.store, target.keys)
         except FlagbenchError as error:
-            if waits.path.exists():
-                name = waits.record_id if waits.address else str(waits.path)
+            if entry.path.exists():  # else another process has sent it meanwhile
+                name = str(entry.path)
+                if entry.address:
+                    name = entry.record_id
                 yield NotSent(name, error)
             continue
-        waits.forget(keep=waits.place is None and bool(files))
-        yield Sent(waits.record_id, waits.place is not None, location)
+        is_named_record = bool(files) and not is_bundle
+        entry.forget(keep=is_named_record)
+        yield Sent(entry.record_id, is_bundle, location)
 
 
 def _read_path(path: Path) -> tuple[list[Waiting], list[NotSent]]:
-    """The records and bundles in a file or a folder, and the files that are not records."""
+    """Return the records and bundles in a file or a folder, and the files in it that are not records."""
     files = [path]
     if path.is_dir():
-        waits = waiting(path)
-        if waits:
-            return waits, []
+        records_and_bundles = find_waiting(path)
+        if records_and_bundles:
+            return records_and_bundles, []
         files = sorted(path.glob("*.json"))
     if not files:
         empty = FlagbenchError(
@@ -76,7 +88,8 @@ def _read_path(path: Path) -> tuple[list[Waiting], list[NotSent]]:
             code=ExitCode.DATA,
         )
         return [], [NotSent(str(path), empty)]
-    records, not_records = [], []
+    records = []
+    not_records = []
     for file in files:
         try:
             records.append(record_file(file))
@@ -87,13 +100,15 @@ def _read_path(path: Path) -> tuple[list[Waiting], list[NotSent]]:
 
 @dataclass(frozen=True)
 class _OpenStore:
+    """A store that was listed once, so that `Store.put` need not list it for each record."""
+
     store: Store
     keys: dict[str, set[str]]
-    """As `Store.put` takes them."""
+    """The keys of the stored records, as `Store.put` takes them."""
 
 
 def _open(address: str | None) -> _OpenStore | FlagbenchError:
-    """A store and the keys in it, or why it cannot be reached."""
+    """Return a store with the keys in it, or the error if it cannot be reached."""
     try:
         store = open_store(address)
         return _OpenStore(store, store.keys())
@@ -101,14 +116,16 @@ def _open(address: str | None) -> _OpenStore | FlagbenchError:
         return error
 
 
-def _address(waits: Waiting, *, of_user: bool) -> str | None:
-    """The store that it is meant for. Raises FlagbenchError (not stored) if that cannot be used."""
-    address = waits.address
-    # A folder that was named may come from another machine, whose images let only uploads wait.
-    if address is not None and not address.lower().startswith("s3:") and not of_user:
-        raise FlagbenchError(
-            f"{waits.path} is meant for {address!r}, which is not a bucket",
-            remedy="name the store with --store",
-            code=ExitCode.NOT_STORED,
-        )
-    return address
+def _address_of(entry: Waiting, *, waits_for_user: bool) -> str | None:
+    """Return the address of the store that a record or bundle is meant for; None for the user's default store.
+
+    Raises FlagbenchError (NOT_STORED) for a folder on another machine: the files that a user names may come from one.
+    """
+    address = entry.address
+    if address is None or waits_for_user or address.lower().startswith("s3:"):
+        return address
+    raise FlagbenchError(
+        f"{entry.path} is meant for {address!r}, which is not a bucket",
+        remedy="name the store with --store",
+        code=ExitCode.NOT_STORED,
+    )

@@ -1,4 +1,4 @@
-"""Removes stored records together with their bundles."""
+"""Removes stored records together with their bundles, for `flagbench results rm`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flagbench.records.store import Store, StoredRecord
 
 @dataclass(frozen=True)
 class RemovableRecord:
-    """A listed record with its bundles."""
+    """A listed record with its bundles, which are removed together."""
 
     stored: StoredRecord
     bundles: tuple[StoredBundle, ...]
@@ -23,12 +23,12 @@ class RemovableRecord:
 
     @property
     def size(self) -> int:
-        """Bytes of the record and its bundles."""
+        """The size of the record and its bundles in bytes."""
         return self.stored.blob.size + sum(bundle.size for bundle in self.bundles)
 
 
 def may_be_removed(record: StoredRecord) -> bool:
-    """Whether a filter may select this record for removal.
+    """Return whether a filter may select this record for removal.
 
     It must not select files that the store did not write, nor records that may be sound but could not be read.
     """
@@ -36,7 +36,10 @@ def may_be_removed(record: StoredRecord) -> bool:
 
 
 def with_bundles(store: Store, records: Iterable[StoredRecord]) -> list[RemovableRecord]:
-    """The records with their bundles, which takes one listing of the store. Raises StoreError as `Blobs.list`."""
+    """Return the records with their bundles, for which the store is listed once.
+
+    Raises StoreError as `Blobs.list` does.
+    """
     records = list(records)
     if not records:
         return []

@@ -1,4 +1,7 @@
-"""Tests a store with objects of its own: writes, reads, lists, overwrites, races for and removes them."""
+"""`flagbench store doctor`: tries out whether a store is safe, with test objects that it removes at the end.
+
+It writes, reads and lists an object, tries to overwrite it, and lets several writers compete for one key.
+"""
 
 from __future__ import annotations
 
@@ -13,118 +16,137 @@ from flagbench.errors import FlagbenchError
 from flagbench.records.blobs import Blobs
 
 WRITERS = 16
+"""Writers that put one key at the same time."""
 ROUNDS = 3
+"""How often they do, each time with another key."""
 PREFIX = "probe/"
+"""The folder of the test objects."""
 WRITE = "write"
-"""Without it nothing else is tried."""
-_BYTES = 4096
+"""The name of the first check. If it fails, no other check is tried."""
+_OBJECT_BYTES = 4096
+"""The size of a test object."""
+_OBJECT_NAME = "test-object"
 _INBOX = "inbox/"
-"""Where upload tickets, which no longer exist, put records and bundles that were not collected."""
+"""The folder to which images of earlier versions uploaded records and bundles, for the user to collect."""
 
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """One check of a store."""
+    """The outcome of one check of a store."""
 
     name: str
     ok: bool
     detail: str
+    """What the store does, or what it does wrong."""
 
 
 def probe(blobs: Blobs) -> Iterator[StoreCheck]:
-    """The checks, one after the other; what they wrote is removed at the end, if the store allows it.
+    """Make the checks one after the other, and yield the outcome of each.
 
-    A store that fails one is not safe: a record in it could be lost, replaced or read damaged.
+    A store that fails one is not safe: a record in it could be lost, replaced or read damaged. What the checks wrote
+    is removed at the end, if the store allows it.
     """
     folder = f"{PREFIX}{secrets.token_hex(8)}/"
-    written = False
+    can_write = False
     try:
-        for name, attempt in _CHECKS.items():
-            check = _attempt(name, partial(attempt, blobs, folder))
-            yield check
-            written = written or check.ok
-            if not written:
+        for name, check in _CHECKS.items():
+            outcome = _try_check(name, partial(check, blobs, folder))
+            yield outcome
+            if name == WRITE:
+                can_write = outcome.ok
+            if not can_write:
                 break
     finally:
-        removed = _attempt("remove", lambda: _remove(blobs, folder))
-    if not written:
+        removal = _try_check("remove", partial(_remove, blobs, folder))
+    if not can_write:
         return
-    yield removed
-    if removed.ok:  # so the store can be listed
-        uploads = _attempt("inbox", lambda: _old_uploads(blobs))
+    yield removal
+    if removal.ok:  # so the store can be listed
+        uploads = _try_check("inbox", partial(_describe_old_uploads, blobs))
         if uploads.detail:
             yield uploads
 
 
-def _attempt(name: str, attempt: Callable[[], str]) -> StoreCheck:
+def _try_check(name: str, check: Callable[[], str]) -> StoreCheck:
+    """Return the outcome of a check, which returns what the store does, or raises what it does wrong."""
     try:
-        return StoreCheck(name, True, attempt())
-    except _Failed as failed:
-        return StoreCheck(name, False, str(failed))
+        return StoreCheck(name, True, check())
+    except _CheckFailed as failure:
+        return StoreCheck(name, False, str(failure))
     except FlagbenchError as error:
         return StoreCheck(name, False, f"{error.message}; {error.remedy}")
 
 
-class _Failed(Exception):
+class _CheckFailed(Exception):
     """What a store does wrong."""
 
 
 def _write(blobs: Blobs, folder: str) -> str:
-    if not blobs.put_if_absent(f"{folder}test-object", _content(1)):
-        raise _Failed("the store says that a new key is taken already")
-    return f"an object of {_BYTES} bytes"
+    if not blobs.put_if_absent(folder + _OBJECT_NAME, _content_of(1)):
+        raise _CheckFailed("the store says that a new key is taken already")
+    return f"an object of {_OBJECT_BYTES} bytes"
 
 
 def _read_back(blobs: Blobs, folder: str) -> str:
-    if blobs.get(f"{folder}test-object", _BYTES) != _content(1):
-        raise _Failed("other bytes came back")
+    if blobs.get(folder + _OBJECT_NAME, _OBJECT_BYTES) != _content_of(1):
+        raise _CheckFailed("other bytes came back")
     return "the same bytes and their sha256"
 
 
 def _list(blobs: Blobs, folder: str) -> str:
     keys = [blob.key for blob in blobs.list(folder)]
-    if keys != [f"{folder}test-object"]:
-        raise _Failed(f"{len(keys)} objects are listed instead of 1")
+    if keys != [folder + _OBJECT_NAME]:
+        raise _CheckFailed(f"{len(keys)} objects are listed instead of 1")
     return "the object is listed at once"
 
 
-def _never_overwrite(blobs: Blobs, folder: str) -> str:
-    key = f"{folder}test-object"
-    taken = not blobs.put_if_absent(key, _content(2))
-    if blobs.get(key, _BYTES) != _content(1):
-        raise _Failed("a second put replaced the object")
-    if not taken:
-        raise _Failed("a second put was told that it succeeded")
-    if not blobs.put_if_absent(key, _content(1)):
-        raise _Failed("the same bytes again were refused")
+def _refuse_to_overwrite(blobs: Blobs, folder: str) -> str:
+    key = folder + _OBJECT_NAME
+    second_put_succeeded = blobs.put_if_absent(key, _content_of(2))
+    if blobs.get(key, _OBJECT_BYTES) != _content_of(1):
+        raise _CheckFailed("a second put replaced the object")
+    if second_put_succeeded:
+        raise _CheckFailed("a second put was told that it succeeded")
+    if not blobs.put_if_absent(key, _content_of(1)):
+        raise _CheckFailed("the same bytes again were refused")
     return "other bytes under the same key are refused"
 
 
-def _one_wins(blobs: Blobs, folder: str) -> str:
+def _let_one_writer_win(blobs: Blobs, folder: str) -> str:
     if not blobs.one_winner:
-        raise _Failed("this kind of server may tell several writers of one key that each of them won")
-    for round_ in range(ROUNDS):
-        key = f"{folder}race-{round_}"
+        raise _CheckFailed("this kind of server may tell several writers of one key that each of them won")
+    for round_number in range(ROUNDS):
+        key = _race_key(folder, round_number)
+        contents = [_content_of(writer) for writer in range(WRITERS)]
         with ThreadPoolExecutor(WRITERS) as pool:
-            kept = pool.map(partial(blobs.put_if_absent, key), map(_content, range(WRITERS)))
-            won = [writer for writer, first in enumerate(kept) if first]
-        if len(won) != 1 or blobs.get(key, _BYTES) != _content(won[0]):
-            raise _Failed(f"{len(won)} of {WRITERS} writers of one key at the same time were told that they won")
+            successes = list(pool.map(partial(blobs.put_if_absent, key), contents))
+        winners = [writer for writer, success in enumerate(successes) if success]
+        if len(winners) != 1 or blobs.get(key, _OBJECT_BYTES) != contents[winners[0]]:
+            raise _CheckFailed(
+                f"{len(winners)} of {WRITERS} writers of one key at the same time were told that they won"
+            )
     return f"of {WRITERS} writers at the same time, in {ROUNDS} rounds"
 
 
+def _race_key(folder: str, round_number: int) -> str:
+    """Return the key that the writers of a round put."""
+    return f"{folder}race-{round_number}"
+
+
 def _remove(blobs: Blobs, folder: str) -> str:
-    races = (f"race-{round_}" for round_ in range(ROUNDS))
-    for name in ("test-object", *races):  # also if nothing can be listed
-        blobs.delete(folder + name)
+    # Each key by its name, too, for a store that cannot be listed.
+    blobs.delete(folder + _OBJECT_NAME)
+    for round_number in range(ROUNDS):
+        blobs.delete(_race_key(folder, round_number))
     blobs.clear(folder)
-    if left := len([*blobs.list(folder)]):
-        raise _Failed(f"{left} objects are left below {folder}")
+    remaining = len(list(blobs.list(folder)))
+    if remaining:
+        raise _CheckFailed(f"{remaining} objects are left below {folder}")
     return "nothing is left of these checks"
 
 
-def _old_uploads(blobs: Blobs) -> str:
-    """What an inbox still holds, and how to fetch it; empty if it holds nothing."""
+def _describe_old_uploads(blobs: Blobs) -> str:
+    """Return how many uploads are in an inbox, and how to fetch them; empty if there are none."""
     uploads = [blob for blob in blobs.list(_INBOX) if blob.size]  # an empty object says that one was collected
     if not uploads:
         return ""
@@ -141,10 +163,12 @@ _CHECKS: dict[str, Callable[[Blobs, str], str]] = {
     WRITE: _write,
     "read back": _read_back,
     "list": _list,
-    "never overwrite": _never_overwrite,
-    "one of several writers wins": _one_wins,
+    "never overwrite": _refuse_to_overwrite,
+    "one of several writers wins": _let_one_writer_win,
 }
+"""The checks by name, in their order: later ones need the object that the first one wrote."""
 
 
-def _content(writer: int) -> bytes:
-    return bytes([writer]) * _BYTES
+def _content_of(writer: int) -> bytes:
+    """Return the content of a test object, which is another one for each writer."""
+    return bytes([writer]) * _OBJECT_BYTES

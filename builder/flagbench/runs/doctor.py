@@ -35,7 +35,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import open_store
-from flagbench.records.waiting import unsent_folder, waiting
+from flagbench.records.waiting import find_waiting, unsent_folder
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NEEDED, NativeLauncher
 from flagbench.runs.launchers.schedulers import SCHEDULERS
@@ -182,7 +182,7 @@ def find_leftovers(folder: Path | None = None) -> Diagnosis:
 
 def find_unsent() -> Diagnosis:
     """Find records and bundles of this user's runs that could not be stored."""
-    count = len(waiting(unsent_folder()))
+    count = len(find_waiting(unsent_folder()))
     if not count:
         return Diagnosis("unsent", Level.OK, f"nothing waits in {unsent_folder()}")
     detail = f"records and bundles that could not be stored wait in {unsent_folder()}: {count}"

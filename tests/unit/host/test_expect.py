@@ -11,7 +11,7 @@ import pytest
 from catalogs import CATALOG
 from flagbench.console.page import Table
 from flagbench.expect.answer import answer, find_device
-from flagbench.expect.rows import rows_beside
+from flagbench.expect.rows import cited_rows_for
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.rows import PublishedValue, published_rows
 from flagbench.records.read import read_record
@@ -241,11 +241,11 @@ RUNS = Path(__file__).parents[2] / "replay" / "records"
 def test_a_reference_is_of_the_same_work(record: str, conditions: Any, found: list[str], only_cited: Path) -> None:
     raw = json.loads((RUNS / f"{record}.json").read_text(encoding="utf-8"))
     raw["conditions"].update(conditions)
-    rows = rows_beside(read_record(json.dumps(raw).encode()), load_catalog(only_cited))
+    rows = cited_rows_for(read_record(json.dumps(raw).encode()), load_catalog(only_cited))
     assert [row.id for row in rows] == found
 
 
 def test_a_case_with_claims_has_no_reference() -> None:
     raw = json.loads((RUNS / "run-lora-llama3.1.json").read_text(encoding="utf-8"))
     raw["conditions"].update(MEASURED)
-    assert rows_beside(read_record(json.dumps(raw).encode()), CATALOG) == []
+    assert cited_rows_for(read_record(json.dumps(raw).encode()), CATALOG) == []

@@ -19,7 +19,7 @@ from flagbench.accept.checks.numbers import (
     number_check,
 )
 from flagbench.errors import FlagbenchError
-from flagbench.expect.rows import rows_beside
+from flagbench.expect.rows import cited_rows_for
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.limits import AcceptanceLimit, Kind, Reference
 from flagbench.manifests.model import Case, Catalog
@@ -336,7 +336,7 @@ def _row_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
     metric = run.record.metric(gate.held_by or gate.name)
     if metric is None or limit is None:
         return
-    for row in rows_beside(run.record, run.catalog):
+    for row in cited_rows_for(run.record, run.catalog):
         published = row.metric(gate.name)
         if published is not None and published.unit == metric.unit:
             against = f"catalogue {row.id}"

@@ -14,7 +14,7 @@ from catalogs import CATALOG
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import Store
 from flagbench.records.store_keys import BundlePlace
-from flagbench.records.waiting import adopt_bundles, bundle_folder, set_aside, unsent_folder, waiting
+from flagbench.records.waiting import adopt_bundles, bundle_folder, find_waiting, set_aside, unsent_folder
 from flagbench.runs.keep import keep
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.request import RunRequest
@@ -72,7 +72,7 @@ def test_a_runs_record_and_bundle_wait_and_are_pushed(
     assert [each.place for each in adopted] == [PLACE]
     assert outside.exists(), "a link does not lead out of the folder"
     set_aside(make_record(record_id=ID), target.url)
-    assert [each.place for each in waiting(unsent_folder())] == [PLACE, None], "bundles first"
+    assert [each.place for each in find_waiting(unsent_folder())] == [PLACE, None], "bundles first"
     pushed = flagbench("results push --json")
     assert pushed.code == 0, pushed.err
     assert [each["record_id"] for name in ("stored", "bundles") for each in pushed.json[name]] == [ID, ID]
@@ -94,7 +94,7 @@ def test_a_bundle_without_a_record(
         request = RunRequest(CATALOG.cases["distilbert"], CATALOG.stacks["cpu"], bundle=str(folder))
         assert keep(LaunchResult(output, 0), request, target) == ended
     assert [each.place for each in target.bundles.find(ID)] == stored
-    assert waiting(unsent_folder()) == []
+    assert find_waiting(unsent_folder()) == []
 
 
 def test_each_waits_for_an_address_of_its_own(target: Store, make_record: MakeRecord, flagbench: Flagbench) -> None:
