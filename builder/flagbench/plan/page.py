@@ -43,6 +43,7 @@ def _gib_text(size: int) -> str:
 
 
 def _fits_text(row: LayoutRow) -> str:
+    """The cell of the column FITS: `yes`, `tight` or `no`."""
     if row.is_tight:
         return "tight"
     if row.fits:
@@ -170,6 +171,7 @@ class MemoryPlan:
         return f"{case} in {precision}: {size}, devices of {self.memory_gib:g} GiB"
 
     def _notes(self) -> list[str]:
+        """The sentences below the table."""
         notes = [
             "IN USE is the predicted memory of each rank of the fullest stage, GiB (docs/plan.md).",
             PREDICTION_ERROR,

@@ -47,7 +47,7 @@ _DRIVER_REMEDY = "images of the cpu stack run here; for others install the accel
 _MOST_LEFTOVERS = 4
 """Leftover folders that are named; more are only counted."""
 _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
-"""The distribution that installs a module, where the names differ."""
+"""The name of the distribution that installs a module, if it is not the module's."""
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _memory_facts(memory: MemoryComparison) -> dict[str, Any]:
 
 
 def _memory_text(memory: MemoryComparison) -> str:
-    """The measured memory, where it was measured, and the memory of a device of this machine."""
+    """The measured memory, the device it was measured on, and the memory of a device of this machine."""
     measured = memory.measured
     text = f"{measured.gib:g} GiB of each device, measured on {measured.device} ({measured.source})"
     if memory.device_gib is None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
@@ -30,6 +31,9 @@ from flagbench.runs.request import RunRequest
 from flagbench_core.environment import LAUNCHER
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
+
+if TYPE_CHECKING:
+    from flagbench.runs.launchers.engine_container import ContainerOutcome
 
 
 class DockerLauncher:
@@ -92,7 +96,7 @@ class DockerLauncher:
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run the image; its progress goes to this process's stderr. The container is removed at the end.
 
-        Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
+        Raises FlagbenchError if nothing could be started: usage (2) for a missing image, data (3) for a missing
         folder or a damaged image in a bucket, wrong hardware (13) for a missing device, engine (15) otherwise.
         """
         from flagbench.runs.launchers.engine_container import run_container
@@ -106,26 +110,7 @@ class DockerLauncher:
             outcome = run_container(
                 replace(container, environment=environment), request, keep=self._options.keep_container
             )
-        end = outcome.end
-        several_nodes = request.options.nodes > 1
-        if isinstance(end, RunEnd):
-            signalled = end.signalled is not None
-            if record := find_record(end.printed):
-                return LaunchResult(record, choose_exit_code(record, end.code), signalled)
-            if several_nodes and end.code in set(ExitCode) and end.killed_after is None:
-                # Only node 0 prints a record; the image may know its node rank from the platform's variables alone.
-                return LaunchResult(b"", int(end.code or 0))
-            error = explain_missing_record(end)
-        else:
-            error = end
-            signalled = error.code is ExitCode.INTERRUPTED
-        if several_nodes and is_another_node(request.options.node_rank, container.environment):
-            sys.stderr.write(redact(f"error: {error.message}\nfix: {error.remedy}\n"))
-            return LaunchResult(b"", int(error.code))
-        # The record has the run id of the container, which the request may leave open.
-        with_run_id = replace(request, options=replace(request.options, run_id=container.run))
-        record = record_of_killed(with_run_id, error, image=outcome.image)
-        return LaunchResult(record, int(error.code), signalled)
+        return _launch_result(request, container, outcome)
 
     @property
     def _image_is_in_bucket(self) -> bool:
@@ -148,6 +133,30 @@ class DockerLauncher:
     def _plan(self, request: RunRequest) -> Container:
         """The container of a run, with the settings of this launcher."""
         return plan_container(request, self._options, self._environment, this_host())
+
+
+def _launch_result(request: RunRequest, container: Container, outcome: ContainerOutcome) -> LaunchResult:
+    """The result of a container that has ended: the record that it printed, else one that states the error."""
+    end = outcome.end
+    several_nodes = request.options.nodes > 1
+    if isinstance(end, RunEnd):
+        signalled = end.signalled is not None
+        if record := find_record(end.printed):
+            return LaunchResult(record, choose_exit_code(record, end.code), signalled)
+        if several_nodes and end.code in set(ExitCode) and end.killed_after is None:
+            # Only node 0 prints a record; the image may know its node rank from the platform's variables alone.
+            return LaunchResult(b"", int(end.code or 0))
+        error = explain_missing_record(end)
+    else:
+        error = end
+        signalled = error.code is ExitCode.INTERRUPTED
+    if several_nodes and is_another_node(request.options.node_rank, container.environment):
+        sys.stderr.write(redact(f"error: {error.message}\nfix: {error.remedy}\n"))
+        return LaunchResult(b"", int(error.code))
+    # The record has the run id of the container, which the request may leave open.
+    with_run_id = replace(request, options=replace(request.options, run_id=container.run))
+    record = record_of_killed(with_run_id, error, image=outcome.image)
+    return LaunchResult(record, int(error.code), signalled)
 
 
 def pulled_image(image: str, progress: Progress) -> str:
