@@ -89,7 +89,7 @@ def _is_usage_error(result: LaunchResult) -> bool:
 
 
 class Kept(NamedTuple):
-    """What of a run is in the store."""
+    """The result of storing what a run left."""
 
     has_record: bool
     """Whether the store has the record."""

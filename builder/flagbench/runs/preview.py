@@ -98,7 +98,7 @@ def _run_facts(
     memory: MemoryComparison | None,
     command: str,
 ) -> dict[str, Any]:
-    """What would run, as `--dry-run --json` prints it."""
+    """A description of the run, as `--dry-run --json` prints it."""
     config = described.config
     options = target.request.options
     expected_seconds = expected_basis = memory_facts = None

@@ -211,7 +211,7 @@ def _how_seeded(options: LocalOptions) -> Literal["derived", "given"]:
 
 
 def _request_document(target: Target, command: Sequence[str], digest: str | None) -> SeriesRequest:
-    """What the series document says about the command that began it."""
+    """The section of the series document on the command that began the series."""
     return SeriesRequest(
         command=tuple(redact(word) for word in command),
         case=target.request.case.name,
@@ -289,7 +289,7 @@ def _runs_in_turn(sides: Sequence[Side]) -> Iterator[tuple[Side, SeriesRun]]:
 
 
 class _RunEnd(NamedTuple):
-    """How one run of a series ended."""
+    """The end of one run of a series."""
 
     code: int
     """The exit code."""

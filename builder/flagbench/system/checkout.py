@@ -38,7 +38,7 @@ def commit() -> str | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git prints for this checkout; None outside a checkout, or if git fails."""
+    """The output of a git command on this checkout; None outside a checkout, or if git fails."""
     # An installed copy may lie inside another repository, so the folder itself must be the root.
     if not (TOP / ".git").exists():
         return None

@@ -23,7 +23,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-"""What a path is called in an error message, by the type bits of its mode."""
+"""The names of kinds of files in error messages, by the type bits of a file's mode."""
 _BLOCK_BYTES = 1 << 20
 """Most bytes read at once."""
 

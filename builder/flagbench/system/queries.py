@@ -28,7 +28,7 @@ _KILLED_SECONDS = 0.5
 
 
 class Ending(str, Enum):
-    """How a question to a program ended."""
+    """The ways in which a question to a program ends."""
 
     MISSING = "missing"
     """The program is not installed."""
@@ -41,22 +41,24 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program answered."""
+    """The answer of a program, or the reason why there is none."""
 
     ending: Ending
     text: str = ""
-    """What the program printed on stdout, also before it failed."""
+    """Everything that the program printed on stdout, also before it failed."""
     problem: str | None = None
-    """Why there is no answer, as a phrase to follow the program's name; None if it answered."""
+    """The reason why there is no answer, as a phrase to follow the program's name; None if it answered."""
     code: int | None = None
     """The program's exit code; None if it did not end by itself."""
 
 
 class _Output(NamedTuple):
-    """What a program printed on its two outputs."""
+    """Everything that a program printed."""
 
     printed: bytearray
+    """Its stdout."""
     errors: bytearray
+    """Its stderr."""
 
     @property
     def is_too_long(self) -> bool:

@@ -1,4 +1,4 @@
-"""What this process does with a signal that would stop it, such as Ctrl-C or the SIGTERM of a scheduler.
+"""Handles the signals that would stop this process, such as Ctrl-C or the SIGTERM of a scheduler.
 
 `raising_interrupt` raises KeyboardInterrupt, for commands that may end at any time. `Delaying` lets a series of runs
 store what it measured. `Forwarding` passes signals to the child process of a run, which then ends by itself.
@@ -89,7 +89,7 @@ class Delaying:
 
 
 class Interruption(NamedTuple):
-    """How a process was interrupted while it was followed."""
+    """The signal and the kill by which a process was interrupted while it was followed."""
 
     signal: int | None
     """The number of the first signal; None if there was none."""

@@ -59,7 +59,7 @@ class RunEnd:
     """The output of a process or a container, and how it end."""
 
     printed: bytes
-    """What it printed on stdout."""
+    """Everything that was printed on stdout."""
     code: int | None
     """Exit code; None for a container that no longer exists, -N for a process that signal N end."""
     signalled: int | None

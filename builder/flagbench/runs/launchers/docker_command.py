@@ -68,7 +68,7 @@ class Host:
     """Returns the number of the group of that name; None if this machine has no such group."""
 
     def grants(self, needs: DockerNeeds, nodes: int) -> DockerNeeds:
-        """What this machine grants of a stack's needs to the container of one of `nodes` nodes.
+        """The part of a stack's needs that this machine grants to the container of one of `nodes` nodes.
 
         Devices for runs on several nodes, such as InfiniBand's, are granted if the machine has them. Otherwise the
         nodes communicate over TCP, and the capability for these devices is not granted either.
@@ -126,7 +126,7 @@ class Container:
     environment: Mapping[str, str]
     folders: tuple[Folder, ...]
     grants: DockerNeeds
-    """What this machine grants of the needs of the stack: devices, groups, capabilities, shared memory."""
+    """The needs of the stack that this machine grants: devices, groups, capabilities, shared memory."""
     user: str | None = None
     """`UID:GID`; None: the user that the image names."""
     groups: tuple[str, ...] = ()

@@ -45,7 +45,7 @@ _RETRY_SECONDS = 0.1
 
 
 class ContainerOutcome(NamedTuple):
-    """How a container ended."""
+    """The image that a container ran, and how the container ended."""
 
     image: RunImage
     """The image that it ran."""

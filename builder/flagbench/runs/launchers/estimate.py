@@ -30,7 +30,7 @@ class DurationEstimate:
 
     seconds: float
     basis: str
-    """What it is estimated from, as a phrase."""
+    """The run or the row that the estimate follows from, as a phrase."""
 
     @property
     def text(self) -> str:

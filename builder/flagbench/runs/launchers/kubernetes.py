@@ -203,7 +203,7 @@ class JobRequest:
 
     @property
     def _last_node_suffix(self) -> str:
-        """What the name of the last node's pod adds to the job's, for example `-1` with two nodes."""
+        """The suffix by which the last node's pod is named after the job, for example `-1` with two nodes."""
         return f"-{self.run.nodes - 1}"
 
     @property
@@ -385,7 +385,10 @@ class JobRequest:
 
 
 def image_fault(image: str) -> str | None:
-    """Why `image` does not say which image is run: malformed, or without both tag and digest, or `latest`."""
+    """The reason why a name does not identify one image, as the end of a sentence; None if it does.
+
+    It is malformed, has neither tag nor digest, or has the tag `latest`.
+    """
     reference = find_reference(image)
     if reference is None:
         return "is not the name of an image"

@@ -30,9 +30,11 @@ from flagbench_core.exit_codes import ExitCode
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
 """Modules that every case imports; the manifest of a case names the others."""
 _PYTHON = (sys.executable, "-m", "flagbench_cases")
+"""The words that start the entrypoint, as a person would type them."""
 _PR_SET_PDEATHSIG = 1
 """The option of Linux's prctl that sets the signal sent to a process when its parent dies."""
 _SIGNALS = {number.value: number.name for number in signal.Signals}
+"""The names of signals by their numbers; most real-time signals have none."""
 
 
 def require_modules(names: Iterable[str], activity: str) -> None:

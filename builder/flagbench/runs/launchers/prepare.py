@@ -40,7 +40,7 @@ class PrepareResult(NamedTuple):
     """The outcome of a preparation."""
 
     printed: bytes
-    """What was printed on stdout."""
+    """Everything that was printed on stdout."""
     exit_code: int
 
 

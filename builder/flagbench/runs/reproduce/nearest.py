@@ -50,7 +50,11 @@ def nearest_lines(case: str, machine: Machine, catalog: Catalog, most: int = SHO
 def machine_conditions(machine: Machine, catalog: Catalog) -> dict[str, Scalar | None]:
     """The conditions of a claim that a machine decides: the model and number of its devices, on one node."""
     names = {device.name for device in machine.devices}
-    return {DEVICE_MODEL: _published_model(names, machine, catalog), "devices": machine.visible or None, "nodes": 1}
+    return {
+        DEVICE_MODEL: _published_model(names, machine, catalog),
+        "devices": machine.visible or None,
+        "nodes": 1,
+    }
 
 
 def _published_model(names: Collection[str], machine: Machine, catalog: Catalog) -> str | None:
@@ -80,7 +84,7 @@ def nearest_claims(claims: Iterable[Claim], conditions: Mapping[str, Scalar | No
 
 
 class _Distance(NamedTuple):
-    """How far a claim is from a machine; the first field that differs decides."""
+    """The distance of a claim from a machine. Distances are compared field by field."""
 
     has_other_device: bool
     differing_conditions: int

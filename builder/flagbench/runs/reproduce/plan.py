@@ -202,9 +202,9 @@ class _Settings(NamedTuple):
     """The settings of a row."""
 
     used: Mapping[str, Scalar]
-    """Those that the run uses, by name."""
+    """The settings that the run uses, by name."""
     left_out: list[str]
-    """A sentence on each that the run does not use."""
+    """A sentence on each setting that the run does not use."""
 
 
 def _choose_settings(claim: Claim, case: Case, preset: str, *, same_count: bool) -> _Settings:

@@ -29,7 +29,7 @@ from flagbench.verdict.series import is_decided, series_verdict
 from flagbench_core.exit_codes import ExitCode
 
 Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]
-"""Why there were no more runs: the reason in the documents of a reproduction."""
+"""The reason why no more runs were made, as the documents of a reproduction state it."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ReproductionOutcome:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Why the runs ended, and their seconds and cost, as fields of a JSON document."""
+        """The reason why the runs ended, their seconds and their cost, as fields of a JSON document."""
         cost = self.clock.cost
         if cost is not None:
             cost = round(cost, 4)
@@ -113,7 +113,7 @@ class _Repetition:
         self.store = store
         self.clock = ReproductionClock(reproduction.limits)
         self.ending: Ending = "all runs"
-        """Why no run follows, unless `stop_after` finds another reason."""
+        """The reason why no more runs are made; `stop_after` and `conclude` change it."""
 
     @property
     def count(self) -> int:
