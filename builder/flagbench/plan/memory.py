@@ -15,7 +15,6 @@ k width of keys and of values, V vocabulary, t tensor-parallel ranks, e bytes of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from flagbench.plan.model import GPU, MemoryTraits, Model, ParallelLayout, Step
@@ -383,7 +382,7 @@ class _StageActivations:
         """Whether the stage computes the loss."""
         return self.stage == self.layout.pp - 1
 
-    @cached_property
+    @property
     def layer(self) -> _SavedByLayer:
         """Bytes saved by one layer of the stage."""
         return _SavedByLayer.of(self.step, self.sizes)
@@ -393,7 +392,7 @@ class _StageActivations:
         """Bytes saved by the last norm, and by the softmax, which is fp32 in every precision."""
         return self.sizes.norm_input + self.sizes.hidden + FP32 * self.sizes.logits
 
-    @cached_property
+    @property
     def of_micro_batch(self) -> int:
         """Bytes that one micro-batch leaves on the stage until its backward pass."""
         step, sizes = self.step, self.sizes

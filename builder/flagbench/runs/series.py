@@ -235,36 +235,42 @@ def run_sides(
         run: runs a target to its end and stores its record.
         until: called with the exit code of each run that has ended; if it returns True, no more runs are made.
     """
-    codes: list[int] = []
     with Delaying() as delaying:
-        _begin(sides)
-        stored = True
+        _begin_series(sides)
         try:
-            turns = [*_runs_in_turn(sides)]
-            for number, (side, planned) in enumerate(turns, 1):
-                label = ""
-                if len(sides) > 1:
-                    label = f" ({side.target.name})"
-                print_note(f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}")
-                ended = _run_planned(side, planned, run, is_first=number == 1)
-                codes.append(ended.code)
-                if ended.ends_series or delaying.signalled is not None:
-                    # This is the exit code if the last run still ended well.
-                    codes.append(int(ExitCode.INTERRUPTED))
-                    break
-                if until is not None and until(ended.code):
-                    break
+            code = _run_turns(sides, run, until, delaying)
         finally:
-            stored = _store_series(sides)
-    for code in codes:
-        if code != ExitCode.OK:
-            return code
-    if not stored:
+            all_stored = _store_series(sides)
+    if code == ExitCode.OK and not all_stored:
         return int(ExitCode.NOT_STORED)
-    return int(ExitCode.OK)
+    return code
 
 
-def _begin(sides: Sequence[Side]) -> None:
+def _run_turns(
+    sides: Sequence[Side],
+    run: Callable[[Target], Finished],
+    until: Callable[[int], bool] | None,
+    delaying: Delaying,
+) -> int:
+    """Make the runs in order until one ends the series. Returns the first exit code that is not 0."""
+    first_failure = int(ExitCode.OK)
+    turns = [*_runs_in_turn(sides)]
+    for number, (side, planned) in enumerate(turns, 1):
+        label = ""
+        if len(sides) > 1:
+            label = f" ({side.target.name})"
+        print_note(f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}")
+        ended = _run_planned(side, planned, run, is_first=number == 1)
+        first_failure = first_failure or ended.code
+        if ended.ends_series or delaying.signalled is not None:
+            # The series is interrupted, even if its last run still ended well.
+            return first_failure or int(ExitCode.INTERRUPTED)
+        if until is not None and until(ended.code):
+            break
+    return first_failure
+
+
+def _begin_series(sides: Sequence[Side]) -> None:
     """Reserve the ids of all series. If one cannot be reserved, release the others and raise StoreError."""
     begun: list[SeriesWriter] = []
     try:
