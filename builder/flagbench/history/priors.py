@@ -90,17 +90,17 @@ def earlier_runs(store: Store, record: Record, compared: Sequence[Record]) -> It
     A copy of a run is left out, and so are copies of the runs in `compared`.
     """
     digest = history_digest(record)
-    seen: set[object] = set()
+    known_identities: set[object] = set()
     for compared_record in compared:
-        seen |= _identities(summary_of(compared_record))
+        known_identities |= _identities(summary_of(compared_record))
     for entry in store.list(record.case, *_names_of_stack(record.stack)):
         summary = entry.summary
         if summary is None or summary.state != "ok" or summary.history_digest != digest:
             continue
         identities = _identities(summary)
-        if seen.isdisjoint(identities):
+        if known_identities.isdisjoint(identities):
             yield entry
-        seen |= identities
+        known_identities |= identities
 
 
 def _names_of_stack(name: str) -> tuple[str, ...]:
