@@ -1,4 +1,4 @@
-"""The checks of a run that both sides make: the image when the run ends, the host from its record."""
+"""The checks of a run that both sides make: the image when the run ends, and the host from the record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from flagbench_core.evidence.section import kind_of
 LEAST_STEPS = 50
 """With fewer steps, comparing the first and the last tenth is not conclusive."""
 MAX_SKIPPED_SHARE = 0.1
-"""Of the measured steps, those that the loss scaler may skip: such a step does less work."""
+"""The largest share of the measured steps that the loss scaler may skip: a skipped step does less work."""
+CHANCE_ERRORS = 3
+"""The number of standard errors by which an accuracy exceeds chance."""
 
 PRECISION_ERRORS = {
     "fp32": (0.0, 2e-5),
@@ -19,34 +21,36 @@ PRECISION_ERRORS = {
     "bf16": (1.2e-3, 2e-2),
     "fp8": (2e-2, 0.1),
 }
-"""From which, and below which, Frobenius-relative error a product of random matrices ran in a precision.
+"""The limits of the relative error (Frobenius norm) of a product of random matrices that ran in a precision.
 
-Rounding inputs to m explicit mantissa bits gives about 2**-(m+1) / sqrt(3) * sqrt(2) per product term: 4e-4 at 10
-bits (TF32, FP16), 3e-3 at 7 (BF16), 4e-2 at 3 (FP8, E4M3), and about 1e-7 without rounding (FP32). The limits lie in
-between.
+A product ran in a precision if its error is at least the first limit and below the second. Rounding inputs to m
+explicit mantissa bits gives about 2**-(m+1) / sqrt(3) * sqrt(2) per product term: 4e-4 at 10 bits (TF32, FP16), 3e-3
+at 7 (BF16), 4e-2 at 3 (FP8, E4M3), and about 1e-7 without rounding (FP32). The limits lie in between.
 """
 
 Answer = Tuple[bool, Dict[str, float]]
-"""Whether a check holds, and the numbers that decided it, which the record has as its `values`."""
+"""Whether a check holds, and the numbers that decided it, which the record has as the check's `values`."""
 
 
 class CheckFacts(NamedTuple):
-    """What decides which checks apply."""
+    """The facts about a run that decide which checks apply to it."""
 
     precision: str
     real: bool
-    """Whether the data are not synthetic."""
+    """Whether the data are files, and not synthetic."""
     whole: bool
     """Whether it is a full published run, rather than a window of steps."""
     resumed: bool
+    """Whether it resumed from a checkpoint."""
     steps: int
     replicas: int
+    """The number of data-parallel replicas of the model."""
     has_accuracy: bool
-    """Whether an evaluation that followed a step has one."""
+    """Whether an evaluation after at least one step has an accuracy."""
 
 
 def facts_of(config: dict[str, Any], replicas: int, steps: int, resumed: bool, has_accuracy: bool) -> CheckFacts:
-    """The facts of a run by its resolved configuration. Raises LookupError or TypeError if keys are missing."""
+    """The facts of a run with a resolved configuration. Raises LookupError or TypeError if keys are missing."""
     length = config[kind_of(config)]
     return CheckFacts(
         precision=config["precision"],
@@ -60,7 +64,7 @@ def facts_of(config: dict[str, Any], replicas: int, steps: int, resumed: bool, h
 
 
 def applies(name: str, facts: CheckFacts) -> bool:
-    """Whether a run that ended well has a check; a check without a rule below always applies."""
+    """Whether the check called `name` applies to a run that ended well. A check without a rule below always does."""
     if name == "ranks_in_step":
         return facts.replicas > 1
     if name == "updated":
@@ -83,12 +87,12 @@ def runs_in(precision: str, relative_error: float) -> bool:
 
 
 def loss_finite(not_finite: int, skipped: int) -> Answer:
-    """All losses are finite, but for those of steps that the loss scaler skipped."""
+    """All losses are finite, except those of steps that the loss scaler skipped."""
     return not_finite <= skipped, {"not_finite": not_finite, "skipped": skipped}
 
 
 def updated(skipped: int, measured: int) -> Answer:
-    """The measured steps updated the parameters, but for a few that the loss scaler skipped."""
+    """The measured steps updated the parameters, except a few that the loss scaler skipped."""
     limit = MAX_SKIPPED_SHARE * measured
     return skipped <= limit, {"skipped": skipped, "measured": measured, "limit": limit}
 
@@ -110,7 +114,8 @@ def learned(losses: Sequence[float]) -> Answer | None:
 
 
 def above_chance(accuracy: float, counted: int, chance: float) -> Answer:
-    """The accuracy over `counted` examples exceeds chance, both from 0 to 1, by more than three standard errors."""
-    bar = chance + 3 * math.sqrt(max(0.0, chance * (1 - chance)) / counted)
+    """The accuracy over `counted` examples exceeds chance by more than CHANCE_ERRORS; both are from 0 to 1."""
+    standard_error = math.sqrt(max(0.0, chance * (1 - chance)) / counted)
+    bar = chance + CHANCE_ERRORS * standard_error
     ok = 0 <= chance <= 1 and accuracy > bar
     return ok, {"accuracy": accuracy, "counted": counted, "chance": chance, "bar": bar}

@@ -1,12 +1,13 @@
-"""FLOPs of the matrix products of a model: one function a formula, whose id the manifest of a case names.
+"""Counts the FLOPs of a model's matmuls: one function per formula, whose id is in the manifest of a case.
 
-A multiply-accumulate is 2 FLOPs, and attention is counted in full. Sources are the shapes of the models; each formula
-equals torch.utils.flop_counter.FlopCounterMode with eager attention (tests). A run counts its batches with them, and
-the host counts the same from the record's tokens.
+A multiply-accumulate is 2 FLOPs, and attention is counted in full, even if a mask leaves half of it. The formulas
+follow from the shapes of the models; tests compare each with torch.utils.flop_counter.FlopCounterMode and eager
+attention. A run counts its batches with them, and the host counts the same from the tokens in the record.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Mapping, NamedTuple
 
 Sizes = Mapping[str, Any]
@@ -14,15 +15,15 @@ Sizes = Mapping[str, Any]
 
 
 class Batch(NamedTuple):
-    """Sequences of T tokens each; with padding for executed work, without it for useful work."""
+    """The sequences of a batch. T is the length of one: with padding for executed work, without for useful work."""
 
     sequences: int
     tokens: int
-    """The sum of T."""
+    """The sum of T over the sequences."""
     pairs: int
-    """The sum of T * T."""
+    """The sum of T * T over the sequences: the pairs of positions that attention computes scores for."""
     predictions: int
-    """Positions that are projected onto the vocabulary."""
+    """The number of positions that are projected onto the vocabulary."""
 
 
 def batch_of(sequences: int, length: int) -> Batch:
@@ -31,12 +32,13 @@ def batch_of(sequences: int, length: int) -> Batch:
 
 
 def padded_vocabulary(size: int, multiple: int, tp: int) -> int:
-    """Rows of the embeddings and of the output layer over all of `tp` tensor-parallel ranks."""
-    return -(-size // (multiple * tp)) * multiple * tp
+    """The rows of a vocabulary of `size` entries, padded to a multiple of `multiple` on each tensor-parallel rank."""
+    rows_per_step = multiple * tp
+    return math.ceil(size / rows_per_step) * rows_per_step
 
 
 def padded(model: Sizes, tp: int) -> Sizes:
-    """The sizes with the rows that pad the vocabulary of `tp` tensor-parallel ranks, if the model pads it."""
+    """The sizes of a model with its padded vocabulary on `tp` tensor-parallel ranks, if the model pads it."""
     multiple = model.get("vocab_multiple")
     if multiple is None:
         return model
@@ -44,14 +46,16 @@ def padded(model: Sizes, tp: int) -> Sizes:
 
 
 class Flops(NamedTuple):
-    """What a model computes for a batch, and what the usual estimates of it need."""
+    """The FLOPs of a model for a batch, and the parameters that the usual estimates of FLOPs use."""
 
     forward: int
+    """FLOPs of the forward pass."""
     backward: int
+    """FLOPs of the backward pass, without recomputation."""
     layers: int
-    """Of `forward`, those of the layers, which recomputation repeats."""
+    """The part of `forward` that is in the layers, which recomputation repeats."""
     weights: int
-    """Parameters of the matrices of all products, adapters aside."""
+    """The parameters of all matrices that are multiplied, without those of adapters."""
     embeddings: int
     """Further parameters, which are looked up."""
     causal: bool = False
@@ -59,12 +63,12 @@ class Flops(NamedTuple):
 
     @property
     def executed(self) -> int:
-        """Of a step, without recomputation."""
+        """The FLOPs of a step, without recomputation."""
         return self.forward + self.backward
 
 
 def distilbert(model: Sizes, batch: Batch) -> Flops:
-    """A classifier on the first position. Backward is twice forward: each factor of a product has a gradient."""
+    """A classifier on the first position. Backward is twice forward: both factors of a matmul have a gradient."""
     dim, layers = model["dim"], model["layers"]
     layer = 4 * dim**2 + 2 * dim * model["hidden_dim"]
     head = dim**2 + dim * model["labels"]
@@ -75,7 +79,7 @@ def distilbert(model: Sizes, batch: Batch) -> Flops:
 
 
 def glm(model: Sizes, batch: Batch) -> Flops:
-    """Its output layer is the embedding."""
+    """A GLM, whose output layer is the table of its embeddings."""
     dim, layers, vocabulary = model["dim"], model["layers"], model["vocab_size"]
     inner = layers * (24 * dim**2 * batch.tokens + 4 * dim * batch.pairs)
     forward = inner + 2 * dim * vocabulary * batch.predictions
@@ -83,13 +87,13 @@ def glm(model: Sizes, batch: Batch) -> Flops:
 
 
 def llama(model: Sizes, batch: Batch) -> Flops:
-    """A model of the Llama family that is trained; `vocab_size`: the rows of the output layer."""
+    """The training of a model of the Llama family. `vocab_size` is the number of rows of the output layer."""
     flops = llama_forward(model, batch)
     return flops._replace(backward=2 * flops.forward)
 
 
 def llama_forward(model: Sizes, batch: Batch) -> Flops:
-    """The forward pass alone, of inference."""
+    """Inference with a model of the Llama family: the forward pass alone."""
     dim, layers = model["dim"], model["layers"]
     table = dim * model["vocab_size"]
     layer = 2 * dim * (dim + _kv_dim(model)) + 3 * dim * model["ffn"]
@@ -103,13 +107,14 @@ def llama_forward(model: Sizes, batch: Batch) -> Flops:
 
 
 def llama_lora(model: Sizes, batch: Batch) -> Flops:
-    """Adapters of q, k, v and o below frozen weights.
+    """LoRA fine-tuning of a model of the Llama family: adapters of q, k, v and o next to frozen weights.
 
     Backward: the input gradients of all frozen matrices, and the gradients of both factors of scores, context and
     adapter products. Nothing below the adapters of the first layer needs a gradient: its q, k and v projections have
     none, its adapters' A only that of the weight, and its scores only that of the queries.
     """
-    dim, kv, ffn, layers, rank = model["dim"], _kv_dim(model), model["ffn"], model["layers"], model["lora"]["r"]
+    dim, kv, ffn = model["dim"], _kv_dim(model), model["ffn"]
+    layers, rank = model["layers"], model["lora"]["r"]
     into_attention = dim * dim + 2 * dim * kv
     after = dim * dim + 3 * dim * ffn
     frozen = 2 * batch.tokens * (into_attention + after)
@@ -126,12 +131,13 @@ def llama_lora(model: Sizes, batch: Batch) -> Flops:
 
 
 def llama_lora_all(model: Sizes, batch: Batch) -> Flops:
-    """Adapters of every projection of the layers, in the places that `lora.projections` names.
+    """LoRA fine-tuning with adapters of several projections of the layers, which `lora.projections` names.
 
     Backward as in `llama_lora`, but every adapter needs the gradient of its input, in the first layer all except
     those of q, k and v.
     """
-    dim, kv, ffn, layers, rank = model["dim"], _kv_dim(model), model["ffn"], model["layers"], model["lora"]["r"]
+    dim, kv, ffn = model["dim"], _kv_dim(model), model["ffn"]
+    layers, rank = model["layers"], model["lora"]["r"]
     into_attention = dim * dim + 2 * dim * kv
     after = dim * dim + 3 * dim * ffn
     frozen = 2 * batch.tokens * (into_attention + after)
@@ -141,7 +147,7 @@ def llama_lora_all(model: Sizes, batch: Batch) -> Flops:
     table = dim * model["vocab_size"]
     head = 2 * batch.predictions * table
     inner = layers * (frozen + 2 * scores + adapters)
-    adapters_before_attention = len([place for place in places if place in ("q", "k", "v", "qkv")])
+    adapters_before_attention = sum(place in ("q", "k", "v", "qkv") for place in places)
     unneeded = 2 * batch.tokens * (into_attention + adapters_before_attention * rank * dim)
     backward = layers * (frozen + 4 * scores + 2 * adapters) - unneeded
     weights = layers * (into_attention + after) + table
@@ -179,4 +185,4 @@ FORMULAS: dict[str, Formula] = {
     "llama-lora-matmul/v1": llama_lora,
     "llama-lora-all-linear-matmul/v1": llama_lora_all,
 }
-"""By id."""
+"""The formulas by their id, as manifests and records have it."""

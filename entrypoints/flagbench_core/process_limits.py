@@ -1,4 +1,4 @@
-"""The limits on processors, processes, threads and open files, and the errors of one that is reached."""
+"""The system's limits on processors, processes, threads and open files, and errors that say that one is reached."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import resource
 RANKS_PER_PROCESSOR = 4
 """The most ranks that share a processor: two processors are enough for the layouts of a node of eight devices."""
 REMEDY = "raise that limit, or use fewer --gpus or workers"
-_TEXT = re.compile(
+_REFUSED_START = re.compile(
     r"^resource temporarily unavailable|can't start new thread|pthread_create|thread creation failed", re.IGNORECASE
 )
+"""Messages of Python and torch for a process or thread that could not be started, which have no error number."""
 
 
 def usable_processors() -> int:
@@ -21,7 +22,7 @@ def usable_processors() -> int:
 
 
 def excess_of_ranks(ranks: int) -> str | None:
-    """Why the processors of this host are too few for so many ranks of the cpu stack; None if they are enough."""
+    """Why this host has too few processors for `ranks` ranks of the cpu stack; None if it has enough."""
     processors = usable_processors()
     most = RANKS_PER_PROCESSOR * processors
     if ranks <= most:
@@ -35,7 +36,7 @@ def is_refusal(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno == errno.EAGAIN
-    return isinstance(error, (RuntimeError, OSError)) and _TEXT.search(str(error)) is not None
+    return isinstance(error, (RuntimeError, OSError)) and _REFUSED_START.search(str(error)) is not None
 
 
 def no_descriptor(error: BaseException) -> bool:
@@ -77,9 +78,10 @@ def reason(error: BaseException) -> str:
 
 
 def cgroup_folders(controller: str) -> list[str]:
-    """The folder of this process's cgroup (version 1 or 2), and that of its root.
+    """The folder of this process's cgroup (version 1 or 2), then the folder of the root cgroup.
 
-    In a container the path is that on the host, but only the container's own cgroup is mounted, as the root.
+    A container may state the path on the host, while only its own cgroup is mounted, as the root. So a caller tries
+    both folders.
     """
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:

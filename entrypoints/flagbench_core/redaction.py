@@ -1,6 +1,6 @@
-"""Finds credentials in text: in URLs, headers, assignments, options, and tokens that a service marks as its own.
+"""Finds credentials in text: in URLs, headers, assignments and options, and tokens with the prefix of a service.
 
-The one place that knows what a credential looks like. Logs and messages are shown without them (`redact`); a job
+All other code uses this module to recognise credentials. Logs and messages are shown without them (`redact`); a job
 or an address that would write one down is refused (`is_secret`, `has_userinfo`).
 """
 
@@ -24,6 +24,7 @@ _QUOTED = r"(?P<quote>\\{0,3}[\"'])(?:\\.|(?!(?P=quote))[^\n])+?(?P=quote)"
 _NAME_END = r"(?:\\{0,3}[\"'])?\]?[ \t]*"
 _HEADER_PART = r"[\w-]+=(?:\"[^\"\n]*\"|[^\s\"',]*)"
 _SAYS_NO = r"(?:required|missing|denied|failed|invalid|expired|empty|unset|none|null|nil|true|false)\b"
+"""The first word of a message about a credential, such as `token: missing`, which is no credential itself."""
 _PATTERNS = (
     _USERINFO,
     # user:password@host; neither name:tag@sha256:digest nor package:name@1.2.
@@ -79,18 +80,24 @@ _PATTERNS = (
     # docker login -p ..., and a netrc
     re.compile(r"\blogin\b[^\n]{0,200}?[ \t](?:-p|password)[ \t]+(?P<secret>[^\s\"']+)"),
 )
-# HF_TOKEN=..., --password=..., ?access-key=..., ;password=..., "password": "...", token: ..., --token ...
-# A comparison, a path of C++ or the rest of a URL is no value.
+"""Credentials that are recognised by their form, or by a fixed word before them."""
+
 _NAME = re.compile(
     r"(?<![\w.-])(?P<name>[\w.-]+)(?P<between>" + _NAME_END + r"=(?!=)[ \t]*"
     r"|" + _NAME_END + r":(?![:=]|//)[ \t]*(?![\[{(])"
     r"|>"
     r"|[ \t]+(?=[^\s-])|[\"'],[ \t]*(?=[\"']))"
 )
+"""A name, and the characters between it and a value that may be a credential because of the name.
+
+HF_TOKEN=..., --password=..., ?access-key=..., ;password=..., "password": "...", token: ..., --token ...
+A comparison, a path of C++ or the rest of a URL is no value.
+"""
 _VALUE = re.compile(_QUOTED + r"|[\"']?[^\s\"'<>][^\s\"'<>]*")
 _PARAMETER_VALUE = re.compile(r"[^&;,\s\"'<>]+")
-# The next words of a sentence: `invalid token: unexpected end`, `--token to the command`.
+"""A value in a URL, which ends at the next parameter."""
 _SENTENCE = re.compile(r"[A-Za-z][a-z'-]{0,15}[ \t]+[A-Za-z(]")
+"""The next words of a sentence, in place of a value: `invalid token: unexpected end`, `--token to the command`."""
 _CALL = re.compile(r"[A-Za-z_][\w.]{0,80}[(\[]")
 
 _PASSWORD_NAME = re.compile(r"PASSW|PASSPHRASE|(?:^(?!(?-i:PWD))|_)PWD$", re.IGNORECASE)
@@ -102,47 +109,54 @@ _SECRET_NAME = re.compile(
     r"|(?-i:^[A-Z0-9_]*(?<!SORT)(?<!CACHE)(?<!PUBLIC)(?<!PRIMARY)_(KEY|PAT)$)",
     re.IGNORECASE,
 )
-# A tokenizer's and Kubernetes' own words.
+"""Names of variables and options that hold a secret."""
 _HARMLESS_NAME = re.compile(
     r"PUBLIC_?KEY|(^|_)(PAD|EOS|BOS|UNK|CLS|SEP|MASK)_TOKEN$|TOKENS?_(PER|TYPE|COUNT|IDS?)(_|$)"
     r"|(PULL|FROM)_?SECRETS?$|^__STORE_SECRET$|SECRET_?(NAME|REF)|AGENT_INJECT",
     re.IGNORECASE,
 )
+"""Names that _SECRET_NAME matches, and that hold no secret: those of tokenizers and of Kubernetes."""
 _END = r"[,.;:)\]}]*"
 _COUNT_NAME = re.compile(r"TOKENS(_|$)", re.IGNORECASE)
-# MAX_TOKENS=512 is a count, not a secret. A password may be a number.
+"""Names whose value is a count if it is a number: MAX_TOKENS=512. The number of another name may be a secret."""
 _NUMBER = re.compile(r"[0-9]+([.:][0-9]+)*" + _END)
 _NO_VALUE = re.compile(r"(?:" + _SAYS_NO + r"|\*{3})" + _END, re.IGNORECASE)
 _SEVERAL_USERINFO = re.compile(r"://([^/@\s]+(?:@[^/@\s]+)*)@")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text with every credential in it, and every one of these secrets, replaced by `***`."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+    """The text with every credential in it, and every one of `secrets`, replaced by `***`."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # a secret may be part of a longer one
         text = text.replace(secret, REDACTED)
-    kept: list[str] = []
+    parts: list[str] = []
     position = 0
     for start, end in sorted(_credentials(text)):
-        if start > position or not kept:  # a credential that touches the one before is part of it
-            kept += [text[position:start], REDACTED]
+        if start > position or not parts:  # a credential that touches the one before is part of it
+            parts += [text[position:start], REDACTED]
         position = max(position, end)
-    return "".join([*kept, text[position:]])
+    parts.append(text[position:])
+    return "".join(parts)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable is a secret by its name, or its value holds a credential.
+    """Whether a variable is a secret according to its name, or its value contains a credential.
 
     Stricter than `redact`: a number may be a secret too, unless the name is that of a count (MAX_TOKENS).
     """
-    named = is_secret_name(name) and not _NO_VALUE.fullmatch(value)
-    count = _NUMBER.fullmatch(value) and _COUNT_NAME.search(_words(name))
-    return bool(named and not count) or any(_credentials(value))
+    if any(_credentials(value)):
+        return True
+    if not is_secret_name(name) or _NO_VALUE.fullmatch(value):
+        return False
+    is_count = _NUMBER.fullmatch(value) and _COUNT_NAME.search(_words(name))
+    return not is_count
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable of this name holds a secret."""
     words = _words(name)
-    return bool((_PASSWORD_NAME.search(words) or _SECRET_NAME.search(words)) and not _HARMLESS_NAME.search(words))
+    if _HARMLESS_NAME.search(words):
+        return False
+    return bool(_PASSWORD_NAME.search(words) or _SECRET_NAME.search(words))
 
 
 def has_userinfo(text: str) -> bool:
@@ -164,31 +178,40 @@ def url_secrets(url: str) -> set[str]:
 
 
 def _credentials(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each credential in the text; they may overlap."""
+    """The start and the end of each credential in the text; credentials may overlap."""
     for pattern in _PATTERNS:
         for match in pattern.finditer(text):
             yield match.span("secret")
+    yield from _named_credentials(text)
+
+
+def _named_credentials(text: str) -> Iterator[tuple[int, int]]:
+    """The start and the end of each value that follows the name of a secret."""
     position = 0
     while named := _NAME.search(text, position):
         position = named.end()
-        name, between, before = named["name"], named["between"], text[max(named.start() - 1, 0) : named.start()]
+        name, between = named["name"], named["between"]
+        before = text[max(named.start() - 1, 0) : named.start()]  # the character before the name, or none
         if not is_secret_name(name) or not _leads_to_value(before, name, between):
             continue
         if "=" not in between and _SENTENCE.match(text, position):
             continue
         if between.endswith(("= ", "=\t")) and _CALL.match(text, position):
             continue
-        pattern = _PARAMETER_VALUE if before and before in "?&;,#" else _VALUE
+        pattern = _VALUE
+        if before and before in "?&;,#":
+            pattern = _PARAMETER_VALUE
         value = pattern.match(text, position)
         if value is None or _NO_VALUE.fullmatch(value[0]):
             continue
+        # A number after a name such as `tokens` is a count; a password may be a number.
         if _PASSWORD_NAME.search(_words(name)) or not _NUMBER.fullmatch(value[0]):
             position = value.end()
             yield value.span()
 
 
 def _leads_to_value(before: str, name: str, between: str) -> bool:
-    """Whether the characters before and after a name, by which it was matched, are those of a name with a value."""
+    """Whether a name is followed by a value, according to the characters before it and those between both."""
     if between == ">":
         return before == "<"
     if "=" in between:
@@ -200,4 +223,5 @@ def _leads_to_value(before: str, name: str, between: str) -> bool:
 
 
 def _words(name: str) -> str:
+    """A name in the form in which patterns match it: with underscores instead of other separators."""
     return re.sub("[^A-Za-z0-9]", "_", name)

@@ -141,7 +141,7 @@ class BucketBlobs:
         except StoreError as error:
             return Health(False, error.message, error.remedy, code=error.code)
         if keeps_versions:
-            unsafe = self.bucket.unsafe("a record")
+            unsafe = self.bucket.unsafe_error("a record")
             return Health(False, unsafe.message, unsafe.remedy)
         caveat = ""
         if not self.profile.one_winner:

@@ -15,14 +15,19 @@ from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.files import is_plain, open_file
 
 NAME = re.compile(r"step-(\d{8,})")
+"""The name of a checkpoint's folder, with the number of its step."""
 TENSORS, GENERATORS, FACTS = "tensors.safetensors", "generators.safetensors", "checkpoint.json"
+"""The files of a checkpoint: parameters and optimizer, the states of random generators, and facts about both."""
 SCHEMAS = ("checkpoint/v1", "checkpoint/v2")
-"""v1 has the tensors of rank 0. v2 has those of every rank that has its own, and the layout."""
+"""v1 has the tensors of rank 0. v2 has the layout, and the tensors of every rank whose tensors differ."""
 REMEDY = "resume from another checkpoint"
 NOT_SHARED = "resume from another checkpoint; on several nodes, give all of them the same shared folder"
-# Settings that may differ between a checkpoint's run and the run that resumes from it.
 FREE = ("window_steps", "warmup_steps", "checkpoint_every_steps")
+"""Settings that may differ between the run that wrote a checkpoint and a run that resumes from it."""
 CONTENTS = "contents"
+"""The section of an identity with facts about the workload's files, such as checksums of data and weights."""
+SHOWN_DIFFERENCES = 5
+"""The most differences between two identities that a message lists."""
 MAX_STEPS = 10**12
 """No run is longer: also the limit of --steps."""
 
@@ -35,18 +40,19 @@ def tensors_of(rank: int) -> str:
 def identity(config: dict[str, Any], contents: dict[str, Any]) -> dict[str, Any]:
     """The settings that a checkpoint and the run that resumes from it must have in common, by dotted name.
 
-    `contents`: facts about the workload's files, such as checksums of data and weights.
+    `contents`: see CONTENTS.
     """
-    # Evaluation does not affect training, and a preset is represented by its sizes.
-    kept = {key: value for key, value in config.items() if key not in ("nodes", "gpus", "preset", "eval")}
-    kept["train"] = {key: value for key, value in config["train"].items() if key not in FREE}
-    kept["devices"] = config["nodes"] * config["gpus"]
-    kept[CONTENTS] = contents
-    return dict(flat(kept))
+    # Evaluation does not affect training, a preset is represented by its sizes, and only the product of nodes and
+    # devices per node matters.
+    settings = {key: value for key, value in config.items() if key not in ("nodes", "gpus", "preset", "eval")}
+    settings["train"] = {key: value for key, value in config["train"].items() if key not in FREE}
+    settings["devices"] = config["nodes"] * config["gpus"]
+    settings[CONTENTS] = contents
+    return dict(flat(settings))
 
 
 def flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """The values of nested sections with their dotted names."""
+    """The values of nested sections with their dotted names, such as `model.layers`."""
     settings: list[tuple[str, Any]] = []
     for key, value in section.items():
         name = f"{prefix}{key}"
@@ -69,14 +75,17 @@ def find(folder: str, config: dict[str, Any]) -> str:
             raise DataError(f"{folder} has no checkpoint", "set --resume to the checkpoints/RUN folder of a run")
         folder = checkpoints[-1]
     content = read(folder)
-    comparable = {key: value for key, value in content["identity"].items() if not key.startswith(CONTENTS + ".")}
-    check_identity(comparable, identity(config, {}))
+    saved = {key: value for key, value in content["identity"].items() if not key.startswith(CONTENTS + ".")}
+    check_identity(saved, identity(config, {}))
     _check_sizes(folder, content["files"])
     return folder
 
 
 def _check_sizes(folder: str, files: dict[str, dict[str, Any]]) -> None:
-    """Raise DataError if a file is missing or has another size. The ranks verify checksums."""
+    """Raise DataError if a file of a checkpoint is missing or has another size than listed.
+
+    `files`: by name, the `bytes` and the `sha256` of each file. The ranks verify the checksums.
+    """
     for name, listed in sorted(files.items()):
         path = os.path.join(folder, name)
         try:
@@ -88,8 +97,10 @@ def _check_sizes(folder: str, files: dict[str, dict[str, Any]]) -> None:
 
 
 def list_checkpoints(folder: str) -> list[str]:
-    """The checkpoints in a folder in the order they were written, not by step: a run may resume from an earlier
-    one."""
+    """The checkpoints in a folder, in the order in which they were written.
+
+    That may not be the order of their steps: a run may resume from an earlier checkpoint.
+    """
     try:
         names = os.listdir(folder)
     except OSError:
@@ -99,6 +110,7 @@ def list_checkpoints(folder: str) -> list[str]:
 
 
 def _written_at(path: str) -> int:
+    """When a checkpoint was written, nanoseconds; 0 if it is incomplete."""
     try:
         return os.stat(os.path.join(path, FACTS)).st_mtime_ns
     except OSError:
@@ -107,28 +119,34 @@ def _written_at(path: str) -> int:
 
 def to_bytes(content: dict[str, Any]) -> bytes:
     """`content` with its checksum, as the bytes of a `checkpoint.json`."""
-    return json.dumps(dict(content, sha256=_sum(content)), sort_keys=True).encode("utf-8")
+    with_checksum = dict(content, sha256=_checksum(content))
+    return json.dumps(with_checksum, sort_keys=True).encode("utf-8")
 
 
-def _sum(content: dict[str, Any]) -> str:
-    """The checksum of the content except `sha256`. NaN is allowed here."""
-    rest = {key: value for key, value in content.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("utf-8")).hexdigest()
+def _checksum(content: dict[str, Any]) -> str:
+    """The sha256 of the content without its `sha256`. The JSON may contain NaN, as a loss can be NaN."""
+    checked = {key: value for key, value in content.items() if key != "sha256"}
+    text = json.dumps(checked, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def read(folder: str) -> dict[str, Any]:
-    """The content of a checkpoint's `checkpoint.json`. Raises DataError if it is damaged."""
+    """The content of a checkpoint's `checkpoint.json`. Raises DataError if it is damaged.
+
+    It has `schema`, `step`, `identity` (see `identity`), `facts` (the state of the loop), `files` (see
+    `_check_sizes`) and `sha256`.
+    """
     path = os.path.join(folder, FACTS)
     try:
         with open_file(path, encoding="utf-8") as file:
             content = json.load(file)
         is_checkpoint = _is_checkpoint(content)
-        is_whole = content.get("sha256") == _sum(content)
+        is_intact = content.get("sha256") == _checksum(content)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error})", REMEDY) from error
     if not is_checkpoint:
         raise DataError(f"{path} is not a {' or '.join(SCHEMAS)}", REMEDY)
-    if not is_whole:
+    if not is_intact:
         raise DataError(f"{path} is damaged: its checksum differs", REMEDY)
     return content
 
@@ -141,11 +159,11 @@ def _is_checkpoint(content: dict[str, Any]) -> bool:
         return False
     if not isinstance(content["identity"], dict) or not isinstance(content["facts"], dict):
         return False
-    tensors = TENSORS
+    first_tensors = TENSORS
     if content["schema"] == SCHEMAS[1]:
-        tensors = tensors_of(0)
+        first_tensors = tensors_of(0)
     files = content["files"]
-    if not isinstance(files, dict) or GENERATORS not in files or tensors not in files:
+    if not isinstance(files, dict) or GENERATORS not in files or first_tensors not in files:
         return False
     for name, listed in files.items():
         if not is_plain(name):
@@ -155,15 +173,15 @@ def _is_checkpoint(content: dict[str, Any]) -> bool:
     return True
 
 
-def check_identity(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise UsageError naming the differences between a checkpoint's identity and that of the run."""
+def check_identity(saved: dict[str, Any], required: dict[str, Any]) -> None:
+    """Raise UsageError naming the differences between a checkpoint's identity and the one that the run requires."""
     differences = []
-    for name in sorted({*saved, *wanted}):
-        if saved.get(name) != wanted.get(name):
-            differences.append(f"{name} is {saved.get(name)}, not {wanted.get(name)}")
+    for name in sorted({*saved, *required}):
+        if saved.get(name) != required.get(name):
+            differences.append(f"{name} is {saved.get(name)}, not {required.get(name)}")
     if differences:
-        first = "; ".join(differences[:5])
+        shown = "; ".join(differences[:SHOWN_DIFFERENCES])
         raise UsageError(
-            f"the checkpoint belongs to different training: {first}",
+            f"the checkpoint belongs to different training: {shown}",
             "use the same options as the run that wrote it",
         )

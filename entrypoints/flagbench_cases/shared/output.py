@@ -1,4 +1,7 @@
-"""Writes the record to stdout and to files. The original stdout is reserved for it from the start."""
+"""Writes the record of a run to stdout and to files.
+
+Programs read the record from stdout, so `keep_stdout` reserves the original stdout for it from the start.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_cases.shared.system import in_image
 from flagbench_core.exit_codes import ExitCode
 
+READY_BYTES = 4096
+"""A pipe that is ready accepts at least this many bytes without blocking (PIPE_BUF)."""
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def keep_stdout() -> int:
-    """Duplicate stdout and redirect descriptor 1 to stderr, so that output of libraries does not get into stdout.
+    """Duplicate stdout and redirect descriptor 1 to stderr, so that libraries cannot write into the record.
 
     Returns the duplicate. If stdout is closed, the duplicate is not writable, and `write_line` raises an error.
     """
@@ -33,15 +38,17 @@ def keep_stdout() -> int:
 class LineWriter:
     """Writes a line to a descriptor that may be slow, full, closed or broken."""
 
-    def __init__(self, descriptor: int, line: str, what: str = "the record") -> None:
+    def __init__(self, descriptor: int, line: str, content_name: str = "the record") -> None:
+        """`content_name`: how messages of errors call the line."""
         self._descriptor = descriptor
-        self._left = (line + "\n").encode("utf-8")
-        self._what = what
+        self._unwritten = (line + "\n").encode("utf-8")
+        self._content_name = content_name
 
     def write(self, timeout: float | None = None) -> bool:
-        """Write the rest of the line until nothing is accepted for `timeout` seconds; returns whether it is complete.
+        """Write what is not written yet, until nothing is accepted for `timeout` seconds (None: wait for ever).
 
-        Raises CaseError (14) if the descriptor is closed, its reader has exited or the disk is full.
+        Returns whether the line is complete. Raises CaseError (14) if the descriptor is closed, its reader has exited
+        or the disk is full.
         """
         milliseconds = None
         if timeout is not None:
@@ -49,31 +56,36 @@ class LineWriter:
         waiting = select.poll()
         waiting.register(self._descriptor, select.POLLOUT)
         try:
-            while self._left:
+            while self._unwritten:
                 if not waiting.poll(milliseconds):
                     return False
-                # A ready pipe accepts at least this many bytes without blocking.
                 with contextlib.suppress(BlockingIOError):
-                    self._left = self._left[os.write(self._descriptor, self._left[:4096]) :]
+                    written = os.write(self._descriptor, self._unwritten[:READY_BYTES])
+                    self._unwritten = self._unwritten[written:]
         except OSError as error:
             raise self._error(error) from None
         return True
 
     def _error(self, error: OSError) -> CaseError:
         remedy = "read all of stdout"
-        if self._what == "the record":
+        if self._content_name == "the record":
             remedy = "read all of stdout, or set --out"
         reason = os.strerror(error.errno or 0)
-        return CaseError(f"{self._what} could not be printed on stdout ({reason})", remedy, ExitCode.NOT_STORED)
+        return CaseError(
+            f"{self._content_name} could not be printed on stdout ({reason})", remedy, ExitCode.NOT_STORED
+        )
 
 
-def write_line(descriptor: int, line: str, what: str = "the record") -> None:
+def write_line(descriptor: int, line: str, content_name: str = "the record") -> None:
     """Write the whole line. Raises CaseError (14) if stdout is closed or cannot be written."""
-    LineWriter(descriptor, line, what).write()
+    LineWriter(descriptor, line, content_name).write()
 
 
 def write_file(folder: str, name: str, line: str, replace: bool = False, newline: bool = True) -> str:
-    """Write a file atomically; returns its path. Raises CaseError (14) if it exists, unless `replace` is set."""
+    """Write a text to a file atomically; returns its path. Raises CaseError (14) if the file cannot be written.
+
+    `replace`: whether a file of this name is replaced; otherwise it is an error. `newline`: whether one is appended.
+    """
     path = os.path.join(folder, name)
     part: str | None = None
     try:
@@ -117,6 +129,7 @@ def check_folder(what: str, folder: str) -> None:
 
 
 def _folder_remedy(error: OSError) -> str:
+    """How to get a writable folder. Users of an image often mount a folder that belongs to another user."""
     if in_image() and isinstance(error, PermissionError):
         return (
             f"use a folder in which uid {os.getuid()} may create files, or run the container as the folder's owner: "
@@ -126,7 +139,10 @@ def _folder_remedy(error: OSError) -> str:
 
 
 def _link_or_claim(part: str, path: str) -> None:
-    """Move the complete file to its final name. Raises FileExistsError if the name is taken."""
+    """Give the complete file `part` its final name. Raises FileExistsError if the name is taken.
+
+    A link, unlike a rename, fails if the name is taken. The caller removes `part`.
+    """
     try:
         os.link(part, path)
     except OSError as error:

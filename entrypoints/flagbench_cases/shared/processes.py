@@ -1,4 +1,7 @@
-"""The processes of a run as seen by the kernel: descendants, state, termination, out-of-memory kills."""
+"""The processes of a run as seen by the kernel: their descendants, states, termination, and out-of-memory kills.
+
+The parent process of a node uses it to end everything that a run started, and to say why a rank ended.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,12 @@ import time
 
 from flagbench_core.process_limits import cgroup_folders
 
+# linux/prctl.h
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+_KILL_SECONDS = 3.0
+"""How long killed processes are waited for. One that is blocked in a driver call may never end."""
+_POLL_SECONDS = 0.02
 
 
 def adopt_orphans() -> None:
@@ -24,7 +31,10 @@ def die_with_parent() -> None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on, after the name, which may contain anything; or None."""
+    """The fields of /proc/PID/stat from the state on; None if there is no such process.
+
+    The name before the state is in parentheses, and may contain anything.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
@@ -78,28 +88,28 @@ def end_all(root: int, grace: float = 1.0, spare: set[int] | None = None) -> Non
     _signal(descendants(root) - spare, signal.SIGTERM)
     while descendants(root) - spare and time.monotonic() < deadline:
         collect_zombies()
-        time.sleep(0.02)
+        time.sleep(_POLL_SECONDS)
     kill_all(root, spare)
 
 
 def kill_all(root: int, spare: set[int] | None = None) -> None:
-    """Kill every descendant of `root` except `spare` (SIGKILL)."""
+    """Kill every descendant of `root` except `spare` (SIGKILL), and those that they start meanwhile."""
     spare = spare or set()
-    deadline = time.monotonic() + 3.0
+    deadline = time.monotonic() + _KILL_SECONDS
     while time.monotonic() < deadline:
-        left = descendants(root) - spare
-        if not left:
+        alive = descendants(root) - spare
+        if not alive:
             return
-        _signal(left, signal.SIGKILL)
+        _signal(alive, signal.SIGKILL)
         collect_zombies()
-        time.sleep(0.02)
+        time.sleep(_POLL_SECONDS)
 
 
 def _signal(pids: set[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
+        except (ProcessLookupError, PermissionError):  # it has ended, or runs as another user
             continue
 
 
@@ -108,8 +118,7 @@ def oom_kills(folder: str | None = None) -> int | None:
 
     Read from `memory.events` (version 2) or `memory.oom_control` (version 1); None if neither has it.
     """
-    folders = cgroup_folders("memory") if folder is None else [folder]
-    for cgroup in folders:
+    for cgroup in [folder] if folder is not None else cgroup_folders("memory"):
         for name in ("memory.events", "memory.oom_control"):
             try:
                 with open(os.path.join(cgroup, name), encoding="utf-8") as file:
@@ -125,7 +134,7 @@ def refused_forks() -> int:
     for folder in cgroup_folders("pids"):
         try:
             with open(os.path.join(folder, "pids.events"), encoding="utf-8") as file:
-                return int(file.read().split()[1])
+                return int(file.read().split()[1])  # the file is `max COUNT`
         except (OSError, ValueError, IndexError):
             continue
     return 0

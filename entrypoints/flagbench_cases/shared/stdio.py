@@ -15,12 +15,14 @@ import threading
 import time
 import types
 
-# Seconds until unread output is dropped; after that, output is dropped immediately until some is read again.
 PATIENCE_SECONDS = 1.0
-# Seconds to forward the remaining output at exit.
+"""How long output waits for a reader before it is dropped. Later output is dropped at once, until some is read."""
 LAST_SECONDS = 2.0
-# Bytes that a ready pipe accepts without blocking.
+"""How long the remaining output is forwarded at exit."""
 CHUNK = 4096
+"""Bytes that a ready pipe accepts without blocking (PIPE_BUF)."""
+RETRY_SECONDS = 0.01
+"""The wait before another write to a descriptor that polls as ready but accepts nothing."""
 
 
 def open_standard() -> None:
@@ -41,8 +43,11 @@ def open_standard() -> None:
 
 
 def _copy(descriptor: int) -> int:
-    """A new descriptor for the same file. A terminal is reopened non-blocking, since it can block even if it polls as
-    ready, and its original descriptor, shared with other processes, must not be changed."""
+    """A new descriptor for the same file, non-blocking if the file is a terminal.
+
+    A terminal can block even if it polls as ready. It is reopened, since its original descriptor is shared with other
+    processes and must not be changed.
+    """
     if os.isatty(descriptor):
         try:
             return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
@@ -52,7 +57,7 @@ def _copy(descriptor: int) -> int:
 
 
 class _Stream(io.TextIOWrapper):
-    """`sys.stderr`; `isatty` reports that of the original stderr."""
+    """The `sys.stderr` that writes into the pipe. Its `isatty` says whether the original stderr is a terminal."""
 
     def __init__(self, terminal: bool) -> None:
         raw = open(2, "wb", buffering=0, closefd=False)
@@ -67,15 +72,19 @@ class Stderr:
     """A context manager in which descriptor 2 and `sys.stderr` accept everything written to them."""
 
     def __init__(self) -> None:
-        self._before = -1  # the original stderr
-        self._real = -1  # the descriptor to forward to
+        self._original = -1
+        """A duplicate of the original stderr."""
+        self._target = -1
+        """The descriptor that the output is forwarded to."""
         self._reading = -1
+        """The end of the pipe that the thread reads."""
         self._thread: threading.Thread | None = None
         self._patience = PATIENCE_SECONDS
 
     def __enter__(self) -> Stderr:
         open_standard()
-        self._before, self._real = os.dup(2), _copy(2)
+        self._original = os.dup(2)
+        self._target = _copy(2)
         self._reading, writing = os.pipe()
         os.dup2(writing, 2)
         os.close(writing)
@@ -83,10 +92,10 @@ class Stderr:
         try:
             thread.start()
         except RuntimeError:  # no more threads for this user: keep the original stderr
-            os.dup2(self._before, 2)
+            os.dup2(self._original, 2)
         else:
             self._thread = thread
-        sys.stderr = _Stream(os.isatty(self._before))
+        sys.stderr = _Stream(os.isatty(self._original))
         return self
 
     def __exit__(
@@ -96,9 +105,9 @@ class Stderr:
         trace: types.TracebackType | None,
     ) -> None:
         pipe = os.fstat(2)
-        for descriptor in (1, 2):
+        for descriptor in (1, 2):  # stdout may have been redirected into the pipe
             if os.path.samestat(os.fstat(descriptor), pipe):
-                os.dup2(self._before, descriptor)
+                os.dup2(self._original, descriptor)
         if self._thread is not None:
             # The thread ends when the last writer of the pipe has ended.
             self._thread.join(LAST_SECONDS)
@@ -114,24 +123,26 @@ class Stderr:
                 return
             try:
                 self._write(content)
-            except OSError:
+            except OSError:  # the reader of the original stderr has gone: the output is dropped
                 continue
 
     def _write(self, content: bytes) -> None:
+        """Write to the original stderr; drop what it does not accept in time. Raises OSError."""
         waiting = select.poll()
-        waiting.register(self._real, select.POLLOUT)
+        waiting.register(self._target, select.POLLOUT)
         deadline = time.monotonic() + self._patience
         while content:
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             written = 0
-            if waiting.poll(max(0.0, left) * 1000):
+            if waiting.poll(max(0.0, remaining) * 1000):
                 with contextlib.suppress(BlockingIOError):
-                    written = os.write(self._real, content)
+                    written = os.write(self._target, content)
             if written:
-                content, self._patience = content[written:], PATIENCE_SECONDS
+                content = content[written:]
+                self._patience = PATIENCE_SECONDS
                 deadline = time.monotonic() + PATIENCE_SECONDS
-            elif left <= 0:
+            elif remaining <= 0:
                 self._patience = 0.0
                 return
             else:
-                time.sleep(0.01)  # it polls as ready but accepts nothing yet
+                time.sleep(RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""Software versions of the running process, and the machine as seen by the kernel."""
+"""Facts for a record: software versions, the machine as seen by the kernel, and the image that this runs in."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ PACKAGES = (
     "psutil",
     "nvidia-ml-py",
 )
+"""The Python packages whose versions a record has."""
 
 
 def packages() -> dict[str, str]:
@@ -45,6 +46,7 @@ def packages() -> dict[str, str]:
 
 
 def _first_line(path: str, prefix: str = "") -> str | None:
+    """The first line of a file that begins with `prefix`; None if there is none, or the file cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -72,47 +74,56 @@ def processor_name() -> str:
 
 
 def memory_bytes() -> int:
-    """Memory of the machine."""
+    """Memory of the machine, bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def usable_memory_bytes() -> int:
-    """Memory of the machine, or the limit of its cgroup (version 1 or 2), as in a container, if that is lower."""
+    """Memory that this process may use, bytes: that of the machine, or the limit of its cgroup if that is lower."""
     sizes = [memory_bytes()]
     for folder in cgroup_folders("memory"):
         for name in ("memory.limit_in_bytes", "memory.max"):
-            # Absent in the other version, and at the root; `max` where there is no limit.
+            # A file is absent in the other version and at the root. Without a limit it contains `max`.
             with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, name), encoding="ascii") as file:
                 sizes.append(int(file.read()))
     return min(sizes)
 
 
 def network_interfaces(root: str = "/sys/class") -> list[dict[str, Any]]:
-    """Name and rate (if the driver reports it) of every interface except loopback, and of RDMA devices whose port is
-    active."""
+    """Name, kind and rate of every interface except loopback, and of RDMA devices with an active port.
+
+    The rate is absent if the driver does not report it. `root`: where sysfs has the classes of devices.
+    """
     interfaces: list[dict[str, Any]] = []
-    for kind, folder, rate in (
-        ("ethernet", os.path.join(root, "net"), "speed"),
-        ("infiniband", os.path.join(root, "infiniband"), "ports/1/rate"),
-    ):
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
+    for folder in _subfolders(os.path.join(root, "net")):
+        name = os.path.basename(folder)
+        if name == "lo":
             continue
-        for name in names:
-            if name == "lo" or not os.path.isdir(os.path.join(folder, name)):
-                continue
-            states = map(_first_line, glob.glob(os.path.join(folder, name, "ports", "*", "state")))
-            if kind == "infiniband" and "4: ACTIVE" not in states:
-                continue
-            nic = {"name": name, "kind": kind}
-            speed = _first_line(os.path.join(folder, name, rate))
-            if speed and not speed.startswith("-"):
-                nic["rate"] = speed
-                if kind == "ethernet":
-                    nic["rate"] += " Mb/s"
-            interfaces.append(nic)
+        speed = _first_line(os.path.join(folder, "speed"))
+        nic = {"name": name, "kind": "ethernet"}
+        if speed and not speed.startswith("-"):  # -1 if the link is down
+            nic["rate"] = f"{speed} Mb/s"
+        interfaces.append(nic)
+    for folder in _subfolders(os.path.join(root, "infiniband")):
+        states = [_first_line(path) for path in glob.glob(os.path.join(folder, "ports", "*", "state"))]
+        if "4: ACTIVE" not in states:
+            continue
+        speed = _first_line(os.path.join(folder, "ports", "1", "rate"))
+        nic = {"name": os.path.basename(folder), "kind": "infiniband"}
+        if speed and not speed.startswith("-"):
+            nic["rate"] = speed
+        interfaces.append(nic)
     return interfaces
+
+
+def _subfolders(folder: str) -> list[str]:
+    """The folders in a folder, sorted; empty if it cannot be read."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    paths = [os.path.join(folder, name) for name in names]
+    return [path for path in paths if os.path.isdir(path)]
 
 
 def host_name() -> str:
@@ -121,7 +132,10 @@ def host_name() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """This node, without devices and their driver. Network addresses are omitted: they do not affect performance."""
+    """This node as a record has it, without devices and their driver.
+
+    Network addresses are omitted: they do not affect performance.
+    """
     return {
         "host": host_name(),
         "kernel": platform.release(),
@@ -143,22 +157,26 @@ def baked(variable: str) -> str | None:
 
 
 def in_image() -> bool:
-    """Whether this runs in a flagbench image: only those have a context digest."""
+    """Whether this runs in a flagbench image: only images have a context digest, that of their source files."""
     return baked("FLAGBENCH_CONTEXT_DIGEST") is not None
 
 
-def _why_not(variable: str, setter: str) -> str:
+def _reason_for_absence(variable: str, setter: str) -> str:
+    """Why a variable is not set; `setter`: who sets it."""
     if not in_image():
         return "not running in an image"
     return f"{setter} did not set {variable}"
 
 
 def image() -> dict[str, str | None]:
-    """The image: its context digest is stored in it, its own digests are known only to the launcher."""
+    """The image of this process, as a record has it.
+
+    Its context digest is stored in it. Its own digest and id are known only to the launcher, which passes them on.
+    """
     digest = baked("FLAGBENCH_IMAGE_DIGEST")
     reason = None
     if digest is None:
-        reason = _why_not("FLAGBENCH_IMAGE_DIGEST", "the launcher")
+        reason = _reason_for_absence("FLAGBENCH_IMAGE_DIGEST", "the launcher")
     return {
         "context_digest": baked("FLAGBENCH_CONTEXT_DIGEST"),
         "digest": digest,
@@ -168,11 +186,11 @@ def image() -> dict[str, str | None]:
 
 
 def lock() -> dict[str, str | None]:
-    """The digest of the lock of this image's packages, or the reason for its absence."""
+    """The digest of the lock file of this image's packages, or the reason for its absence."""
     digest = baked("FLAGBENCH_LOCK_DIGEST")
     facts = {"lock_digest": digest}
     if digest is None:
-        facts["lock_digest_reason"] = _why_not("FLAGBENCH_LOCK_DIGEST", "the build")
+        facts["lock_digest_reason"] = _reason_for_absence("FLAGBENCH_LOCK_DIGEST", "the build")
     return facts
 
 
@@ -181,7 +199,7 @@ def commit() -> dict[str, str | None]:
     revision = baked("FLAGBENCH_COMMIT")
     facts = {"commit": revision}
     if revision is None:
-        facts["commit_reason"] = _why_not("FLAGBENCH_COMMIT", "the build")
+        facts["commit_reason"] = _reason_for_absence("FLAGBENCH_COMMIT", "the build")
     return facts
 
 

@@ -1,7 +1,11 @@
 """`python -m flagbench_core.health MONITOR SECONDS [UUID ...]`: the child process that reads health.
 
-Prints lines of JSON as soon as they are known: first one with all devices, then one for each that answered. A thread
-for each device reads it, so that one that stalls does not hide the others. Ends after SECONDS, whoever hangs.
+Prints lines of JSON as soon as they are known. The first has `source` and `devices`, all devices with what identifies
+them, or else only `problem`, the reason why there are none. Then there is a line for each device: its `place` in the
+first line, and `device`, everything that was read of it.
+
+Each device is read in a thread of its own, so that a device that stalls does not hide the others. The process ends
+after SECONDS, even if a driver hangs.
 """
 
 from __future__ import annotations
@@ -27,22 +31,25 @@ class _Reader(Protocol):
     source: str
 
     def open(self) -> List[DeviceHealth]:
-        """Each device, with what identifies it at least. Raises NvmlError or ToolError."""
+        """List the devices, each at least with what identifies it. Raises NvmlError or ToolError."""
 
     def read(self, device: DeviceHealth) -> DeviceHealth:
-        """Everything of one device that `open` gave."""
+        """Read everything of one device that `open` returned."""
 
 
 _READERS: Dict[str, Sequence[Any]] = {
     "nvml": (NvmlReader, NvidiaSmiReader),
     "amd-smi": (AmdSmiReader,),
 }
-"""By the name of a stack's monitor; the first that opens counts. How mx-smi prints health is not known."""
+"""The readers by the name of a stack's monitor; the first one that opens is used. There is none for mx-smi: how it
+prints health is not known."""
 
 
 def main(argv: Sequence[str]) -> None:
-    """Read and print until everything is known."""
-    monitor, seconds, uuids = argv[0], float(argv[1]), list(argv[2:]) or None
+    """Read and print until everything is known or the time is over."""
+    monitor = argv[0]
+    seconds = float(argv[1])
+    uuids = list(argv[2:]) or None
     deadline = time.monotonic() + seconds
     reading = threading.Thread(target=_read_all, args=(monitor, uuids), daemon=True)
     reading.start()
@@ -50,6 +57,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _read_all(monitor: str, uuids: Optional[List[str]]) -> None:
+    """Read and print the devices with the first reader that opens, or print why none does."""
     problems = []
     for create in _READERS.get(monitor, ()):
         reader: _Reader = create()
@@ -64,6 +72,7 @@ def _read_all(monitor: str, uuids: Optional[List[str]]) -> None:
 
 
 def _read_with(reader: _Reader, listed: List[DeviceHealth], uuids: Optional[List[str]]) -> None:
+    """Print the requested ones of the listed devices, then read and print each of them in a thread."""
     chosen = choose_devices(listed, uuids)
     _print({"source": reader.source, "devices": [device.to_dict() for device in chosen]})
     threads = []
@@ -76,16 +85,17 @@ def _read_with(reader: _Reader, listed: List[DeviceHealth], uuids: Optional[List
 
 
 def _read_one(reader: _Reader, device: DeviceHealth, place: int) -> None:
-    if device.answered and device.index is not None:  # a part of a device has no number
+    """Read one device and print it."""
+    if device.answered and device.index is not None:  # a part of a device has no number, and cannot be read
         try:
             device = reader.read(device)
-        except Exception as error:  # of a binding or driver that answers otherwise than any that is known
+        except Exception as error:  # an unknown binding or driver may answer in an unknown way
             device = replace(device, unanswered="it cannot be read: %s: %s" % (type(error).__name__, error))
     _print({"place": place, "device": device.to_dict()})
 
 
 def _print(line: Dict[str, Any]) -> None:
-    """One write for each line: lines of threads do not mix, up to the size of a pipe's atomic write."""
+    """Print a line with one write, so that lines of threads do not mix: a pipe takes up to 4096 bytes at once."""
     os.write(1, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 

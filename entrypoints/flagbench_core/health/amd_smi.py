@@ -8,20 +8,31 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from flagbench_core import amd_smi
 from flagbench_core.health.reading import NOT_KNOWN, NOT_SUPPORTED, READ, DeviceHealth
 from flagbench_core.health.tools import ToolError, run_tool
 
-TOOL, PLACES = "amd-smi", ("/opt/rocm/bin",)
+TOOL = "amd-smi"
+PLACES = ("/opt/rocm/bin",)
+"""The folder in which ROCm installs the tool, if it is not on PATH."""
 _COUNTS: Mapping[str, Tuple[str, str]] = {
     "ecc_corrected": ("ecc", "total_correctable_count"),
     "ecc_uncorrected": ("ecc", "total_uncorrectable_count"),
     "pcie_width": ("pcie", "width"),
     "pcie_replays": ("pcie", "replay_count"),
 }
-"""Fields by their place in what is printed of a device."""
+"""Where the value of each field is in the JSON of a device: its section and its key."""
+
+
+class _Metrics(NamedTuple):
+    """What the tool prints of one device."""
+
+    values: Dict[str, Any]
+    """The values of the fields that it prints."""
+    refusals: Dict[str, str]
+    """Why the other fields have no value."""
 
 
 class AmdSmiReader:
@@ -30,7 +41,7 @@ class AmdSmiReader:
     source = TOOL
 
     def open(self) -> List[DeviceHealth]:
-        """Each device, read at once. Raises ToolError."""
+        """List and read all devices, which the tool does in one call. Raises ToolError."""
         tool = shutil.which(TOOL) or shutil.which(TOOL, path=os.pathsep.join(PLACES))
         if tool is None:
             raise ToolError("%s was not found on PATH or in %s" % (TOOL, ", ".join(PLACES)))
@@ -41,9 +52,9 @@ class AmdSmiReader:
         metrics = parse(run_tool([tool, "metric", "--ecc", "--pcie", "--json"]).stdout)
         devices = []
         for entry in listed:
-            values, refusals = metrics.get(entry["index"], ({}, dict.fromkeys(READ, NOT_KNOWN)))
+            printed = metrics.get(entry["index"], _Metrics({}, dict.fromkeys(READ, NOT_KNOWN)))
             identity = {"index": entry["index"], "uuid": entry.get("uuid"), "name": entry.get("name")}
-            devices.append(DeviceHealth(time=when, refusals=refusals, **identity, **values))
+            devices.append(DeviceHealth(time=when, refusals=printed.refusals, **identity, **printed.values))
         return devices
 
     def read(self, device: DeviceHealth) -> DeviceHealth:
@@ -51,30 +62,28 @@ class AmdSmiReader:
         return device
 
 
-def parse(text: str) -> Dict[int, Tuple[Dict[str, Any], Dict[str, str]]]:
-    """By the tool's number of a device its fields, and the refusals of the others."""
-    printed = amd_smi.first_document(text)
-    if isinstance(printed, dict):
-        printed = printed.get("gpu_data")
+def parse(text: str) -> Dict[int, _Metrics]:
+    """The metrics of each device by its number, from the output of the tool."""
     devices = {}
-    for entry in printed if isinstance(printed, list) else []:
-        if not isinstance(entry, dict) or not isinstance(entry.get("gpu"), int):
-            continue
+    for entry in amd_smi.list_devices(text):
         values: Dict[str, Any] = {}
         refusals = dict.fromkeys(READ, NOT_KNOWN)
-        for name, (group, key) in _COUNTS.items():
-            section = entry.get(group)
-            number = _count(section.get(key)) if isinstance(section, dict) else None
+        for name, (section_name, key) in _COUNTS.items():
+            section = entry.get(section_name)
+            number = None
+            if isinstance(section, dict):
+                number = _count(section.get(key))
             if number is None:
-                refusals[name] = NOT_SUPPORTED  # printed as N/A, as in a virtual machine
+                refusals[name] = NOT_SUPPORTED  # it is printed as N/A, as in a virtual machine
             else:
                 values[name] = number
                 del refusals[name]
-        devices[entry["gpu"]] = values, refusals
+        devices[entry["gpu"]] = _Metrics(values, refusals)
     return devices
 
 
 def _count(value: Any) -> Optional[int]:
+    """A count as the tool prints it: a number, or an object with `value` and `unit`; None for anything else."""
     if isinstance(value, dict):
         value = value.get("value")
     if isinstance(value, int) and not isinstance(value, bool):

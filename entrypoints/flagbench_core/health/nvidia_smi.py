@@ -1,4 +1,4 @@
-"""Reads the health of NVIDIA devices from nvidia-smi, where NVML cannot be used from Python."""
+"""Reads the health of NVIDIA devices from the output of nvidia-smi, if NVML cannot be used from Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import re
 import shutil
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from flagbench_core.health.nvml import pci_address
 from flagbench_core.health.reading import (
@@ -22,7 +22,9 @@ from flagbench_core.health.tools import ToolError, run_tool
 
 TOOL = "nvidia-smi"
 _IDENTITY = ("uuid", "name", "pci.bus_id")
+"""The first columns of the query."""
 _INVALID = re.compile(r'Field "([^"]+)" is not a valid field')
+"""What the tool prints if its version does not know a field of the query."""
 _ACTIONS = {
     "None": 0,
     "Reset": 1,
@@ -32,18 +34,26 @@ _ACTIONS = {
     "Drain P2P": 3,
     "Drain and Reset": 4,
 }
+"""The numbers of recovery actions (see DeviceHealth.recovery_action) by what the tool prints."""
 _STATES = {"Not Supported": 0, "Not Started": 1, "In Progress": 2, "Completed": 3}
+"""The numbers of states of the NVLink fabric (see DeviceHealth.fabric_state) by what the tool prints."""
 _LINK = re.compile(r"^\s*Link (\d+): (.+?)\s*$")
 _HEAD = re.compile(r"^GPU \d+: .*\(UUID: (\S+)\)")
 
+# Parsers of cells. Each returns None for a cell without a value, such as [N/A].
+
 
 def _count(cell: str) -> Optional[int]:
-    return int(cell) if cell.isdecimal() else None
+    if cell.isdecimal():
+        return int(cell)
+    return None
 
 
 def _nanoseconds(cell: str) -> Optional[int]:
     microseconds = _count(cell)
-    return None if microseconds is None else microseconds * 1000
+    if microseconds is None:
+        return None
+    return microseconds * 1000
 
 
 def _flag(cell: str) -> Optional[bool]:
@@ -55,34 +65,50 @@ def _flag(cell: str) -> Optional[bool]:
 
 
 def _status(cell: str) -> Optional[int]:
-    return 0 if cell == "Success" else None
+    if cell == "Success":
+        return 0
+    return None
 
 
-_QUERY: Mapping[str, Tuple[str, Callable[[str], Any]]] = {
-    "mig_enabled": ("mig.mode.current", _flag),
-    "ecc_enabled": ("ecc.mode.current", _flag),
-    "ecc_corrected": ("ecc.errors.corrected.volatile.total", _count),
-    "ecc_uncorrected": ("ecc.errors.uncorrected.volatile.total", _count),
-    "ecc_corrected_aggregate": ("ecc.errors.corrected.aggregate.total", _count),
-    "ecc_uncorrected_aggregate": ("ecc.errors.uncorrected.aggregate.total", _count),
-    "row_remap_corrected": ("remapped_rows.correctable", _count),
-    "row_remap_uncorrected": ("remapped_rows.uncorrectable", _count),
-    "row_remap_pending": ("remapped_rows.pending", _flag),
-    "row_remap_failed": ("remapped_rows.failure", _flag),
-    "recovery_action": ("gpu_recovery_action", _ACTIONS.get),
-    "pcie_generation": ("pcie.link.gen.current", _count),
-    "pcie_width": ("pcie.link.width.current", _count),
-    "pcie_generation_max": ("pcie.link.gen.max", _count),
-    "pcie_width_max": ("pcie.link.width.max", _count),
-    "slowed_sw_thermal_ns": ("clocks_event_reasons_counters.sw_thermal_slowdown", _nanoseconds),
-    "slowed_hw_thermal_ns": ("clocks_event_reasons_counters.hw_thermal_slowdown", _nanoseconds),
-    "slowed_power_brake_ns": ("clocks_event_reasons_counters.hw_power_brake_slowdown", _nanoseconds),
-    "slowed_power_cap_ns": ("clocks_event_reasons_counters.sw_power_cap", _nanoseconds),
-    "fabric_state": ("fabric.state", _STATES.get),
-    "fabric_status": ("fabric.status", _status),
+class _Column(NamedTuple):
+    """A column of the query."""
+
+    name: str
+    """Its name in `nvidia-smi --help-query-gpu`."""
+    parse: Callable[[str], Any]
+
+
+class Links(NamedTuple):
+    """The numbers of a device's NVLinks."""
+
+    up: Tuple[int, ...] = ()
+    down: Tuple[int, ...] = ()
+
+
+_QUERY: Mapping[str, _Column] = {
+    "mig_enabled": _Column("mig.mode.current", _flag),
+    "ecc_enabled": _Column("ecc.mode.current", _flag),
+    "ecc_corrected": _Column("ecc.errors.corrected.volatile.total", _count),
+    "ecc_uncorrected": _Column("ecc.errors.uncorrected.volatile.total", _count),
+    "ecc_corrected_aggregate": _Column("ecc.errors.corrected.aggregate.total", _count),
+    "ecc_uncorrected_aggregate": _Column("ecc.errors.uncorrected.aggregate.total", _count),
+    "row_remap_corrected": _Column("remapped_rows.correctable", _count),
+    "row_remap_uncorrected": _Column("remapped_rows.uncorrectable", _count),
+    "row_remap_pending": _Column("remapped_rows.pending", _flag),
+    "row_remap_failed": _Column("remapped_rows.failure", _flag),
+    "recovery_action": _Column("gpu_recovery_action", _ACTIONS.get),
+    "pcie_generation": _Column("pcie.link.gen.current", _count),
+    "pcie_width": _Column("pcie.link.width.current", _count),
+    "pcie_generation_max": _Column("pcie.link.gen.max", _count),
+    "pcie_width_max": _Column("pcie.link.width.max", _count),
+    "slowed_sw_thermal_ns": _Column("clocks_event_reasons_counters.sw_thermal_slowdown", _nanoseconds),
+    "slowed_hw_thermal_ns": _Column("clocks_event_reasons_counters.hw_thermal_slowdown", _nanoseconds),
+    "slowed_power_brake_ns": _Column("clocks_event_reasons_counters.hw_power_brake_slowdown", _nanoseconds),
+    "slowed_power_cap_ns": _Column("clocks_event_reasons_counters.sw_power_cap", _nanoseconds),
+    "fabric_state": _Column("fabric.state", _STATES.get),
+    "fabric_status": _Column("fabric.status", _status),
 }
-"""Fields by their names in `nvidia-smi --help-query-gpu`. Counters of lowered clocks are in microseconds there."""
-_OF_LINKS = ("nvlinks_up", "nvlinks_down")
+"""The columns by the fields of DeviceHealth. The tool prints the time of lowered clocks in microseconds."""
 
 
 class NvidiaSmiReader:
@@ -91,17 +117,17 @@ class NvidiaSmiReader:
     source = TOOL
 
     def open(self) -> List[DeviceHealth]:
-        """Each device, read at once. Raises ToolError."""
+        """List and read all devices, which the tool does in one call. Raises ToolError."""
         tool = shutil.which(TOOL)
         if tool is None:
             raise ToolError("%s was not found on PATH" % TOOL)
         began = time.time()
-        names, text = _query(tool)
+        names, text = _query_devices(tool)
         links = parse_links(run_tool([tool, "nvlink", "--status"]).stdout)
         devices = parse(text, names, links, round(began, 3))
         if not devices:
-            words = text.strip().partition("\n")[0] or "it prints nothing"
-            raise ToolError("%s lists no device: %s" % (TOOL, words))
+            first_line = text.strip().partition("\n")[0] or "it prints nothing"
+            raise ToolError("%s lists no device: %s" % (TOOL, first_line))
         return devices
 
     def read(self, device: DeviceHealth) -> DeviceHealth:
@@ -109,54 +135,65 @@ class NvidiaSmiReader:
         return device
 
 
-def _query(tool: str) -> Tuple[List[str], str]:
-    """The fields that this version knows, and what it prints of them. It names one unknown field at a time."""
+def _query_devices(tool: str) -> Tuple[List[str], str]:
+    """The fields that this version of the tool knows, and the CSV that it prints of them.
+
+    The tool names one unknown field at a time, so it is called until it knows all that are left.
+    """
     names = list(_QUERY)
     while True:
-        columns = [*_IDENTITY, *(_QUERY[name][0] for name in names)]
+        columns = [*_IDENTITY, *(_QUERY[name].name for name in names)]
         answer = run_tool([tool, "--query-gpu=%s" % ",".join(columns), "--format=csv,noheader,nounits"])
         invalid = _INVALID.search(answer.stdout + answer.stderr)
-        known = [name for name in names if invalid is None or _QUERY[name][0] != invalid[1]]
-        if len(known) == len(names):
+        if invalid is None:
+            return names, answer.stdout
+        known = [name for name in names if _QUERY[name].name != invalid[1]]
+        if len(known) == len(names):  # it does not know a column of _IDENTITY
             return names, answer.stdout
         names = known
 
 
-def parse(
-    text: str, names: List[str], links: Mapping[str, Tuple[Tuple[int, ...], Tuple[int, ...]]], when: float
-) -> List[DeviceHealth]:
-    """The devices in the CSV of `--query-gpu` with the columns of _IDENTITY and of the fields `names`."""
+def parse(text: str, names: List[str], links: Mapping[str, Links], when: float) -> List[DeviceHealth]:
+    """The devices in the CSV of `--query-gpu`, whose columns are those of _IDENTITY and of the fields `names`.
+
+    Args:
+        links: the NVLinks of each device by its UUID.
+        when: the time of the reading, Unix seconds.
+    """
     devices: List[DeviceHealth] = []
     for row in csv.reader(text.splitlines()):
         cells = [cell.strip() for cell in row]
-        if len(cells) != len(_IDENTITY) + len(names):
+        if len(cells) != len(_IDENTITY) + len(names):  # a message
             continue
         index = len(devices)
+        uuid: Optional[str] = cells[0]
         silence = _silence(cells)
         if silence is not None:
-            uuid = cells[0] if cells[0].startswith("GPU-") else None
+            if not cells[0].startswith("GPU-"):
+                uuid = None
             devices.append(DeviceHealth(index=index, uuid=uuid, unanswered=silence))
             continue
         values: Dict[str, Any] = {}
         refusals = dict.fromkeys(READ, NO_CALL)
         for name, cell in zip(names, cells[len(_IDENTITY) :]):
-            value = _QUERY[name][1](cell)
+            value = _QUERY[name].parse(cell)
             if value is None:
-                refusals[name] = _words(cell)
+                refusals[name] = _refusal(cell)
             else:
                 values[name] = value
         if cells[0] in links:
-            values.update(zip(_OF_LINKS, links[cells[0]]))
+            values["nvlinks_up"] = links[cells[0]].up
+            values["nvlinks_down"] = links[cells[0]].down
         for name in values:
             del refusals[name]
-        values.update(uuid=cells[0], name=cells[1], pci_address=pci_address(cells[2]))
+        values.update(uuid=uuid, name=cells[1], pci_address=pci_address(cells[2]))
         devices.append(DeviceHealth(index=index, time=when, refusals=refusals, **values))
     return devices
 
 
-def parse_links(text: str) -> Dict[str, Tuple[Tuple[int, ...], Tuple[int, ...]]]:
-    """By UUID the links that are up and those that are down, of `nvidia-smi nvlink --status`."""
-    links: Dict[str, Tuple[Tuple[int, ...], Tuple[int, ...]]] = {}
+def parse_links(text: str) -> Dict[str, Links]:
+    """The NVLinks of each device by its UUID, from the output of `nvidia-smi nvlink --status`."""
+    links: Dict[str, Links] = {}
     uuid = None
     for line in text.splitlines():
         head = _HEAD.match(line)
@@ -165,17 +202,17 @@ def parse_links(text: str) -> Dict[str, Tuple[Tuple[int, ...], Tuple[int, ...]]]
         link = _LINK.match(line)
         if link is None or uuid is None:
             continue
-        up, down = links.get(uuid, ((), ()))
-        if "inactive" in link[2].lower():
-            down += (int(link[1]),)
+        number, state = int(link[1]), link[2].lower()
+        up, down = links.get(uuid, Links())
+        if "inactive" in state:
+            links[uuid] = Links(up, (*down, number))
         else:
-            up += (int(link[1]),)
-        links[uuid] = up, down
+            links[uuid] = Links((*up, number), down)
     return links
 
 
 def _silence(cells: List[str]) -> Optional[str]:
-    """Why a device does not answer, by what stands in its row."""
+    """Why a device does not answer, according to the cells of its row; None if it answers."""
     for cell in cells:
         if "GPU is lost" in cell:
             return LOST
@@ -186,8 +223,8 @@ def _silence(cells: List[str]) -> Optional[str]:
     return None
 
 
-def _words(cell: str) -> str:
-    """A refusal as nvidia-smi prints it: `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]`."""
+def _refusal(cell: str) -> str:
+    """Why a cell has no value: nvidia-smi prints `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]` there."""
     words = cell.strip("[]").strip()
     if words in ("N/A", "Not Supported", ""):
         return NOT_SUPPORTED

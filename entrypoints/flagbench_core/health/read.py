@@ -1,4 +1,7 @@
-"""Reads the health of devices in a child process, which a driver that hangs can stall without stalling the caller."""
+"""Reads the health of devices in a child process, so that a driver that hangs does not stall the caller.
+
+The child is `python -m flagbench_core.health` (see __main__.py); this module starts it, waits for it and ends it.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,15 @@ from flagbench_core import python_module
 from flagbench_core.health.reading import NO_ANSWER, DeviceHealth, HealthReading, device_health
 
 READ_SECONDS = 60.0
-"""That a reading may take: a sick device stalled one for 45 s (DCGM issue 313)."""
+"""The most seconds that a reading may take. A faulty device has delayed one for 45 s (DCGM issue 313)."""
 _END_SECONDS = 0.5
-"""How long a child that was killed is waited for: one that is blocked in a driver call cannot end."""
+"""How long a killed child is waited for. A child that is blocked in a driver call cannot end."""
+_BLOCK_BYTES = 2**16
+"""The capacity of a pipe: the most that one read returns."""
 
 
 class PendingReading:
-    """A reading that was started; `collect` ends it."""
+    """A reading in progress. `collect` waits for its result and ends it."""
 
     def __init__(
         self, monitor: str, uuids: Optional[Sequence[str]], seconds: float, env: Optional[Mapping[str, str]]
@@ -33,22 +38,27 @@ class PendingReading:
         self._began = time.monotonic()
         self._process: "Optional[subprocess.Popen[bytes]]" = None
         command = [sys.executable, *python_module.options("flagbench_core.health"), monitor, "%g" % seconds]
+        if uuids is not None:
+            command += uuids
+        environment = None
+        if env is not None:
+            environment = dict(env)
         try:
             self._process = subprocess.Popen(
-                [*command, *(uuids or ())],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=None if env is None else dict(env),
-                start_new_session=True,
+                env=environment,
+                start_new_session=True,  # so that the child and what it starts can be ended together
             )
         except OSError as error:
             self._problem = "a process to read health cannot be started (%s)" % (error.strerror or error)
 
     def collect(self, seconds: float) -> HealthReading:
-        """What was read, waiting for at most `seconds` more. Devices that did not answer until then say so."""
+        """Wait for the result for at most `seconds`. Devices that have not answered by then are `unanswered`."""
         if self._process is None:
-            return _reading([], self._uuids, self._problem or "")
+            return _combine([], self._uuids, self._problem or "")
         assert self._process.stdout is not None
         with self._process.stdout:
             text = _read_until_end(self._process.stdout.fileno(), time.monotonic() + seconds)
@@ -58,7 +68,7 @@ class PendingReading:
             with contextlib.suppress(ValueError):  # the last line may be incomplete
                 lines.append(json.loads(line.decode("utf-8")))
         waited = time.monotonic() - self._began
-        return _reading(lines, self._uuids, "%s in %.0f s" % (NO_ANSWER, waited))
+        return _combine(lines, self._uuids, "%s in %.0f s" % (NO_ANSWER, waited))
 
     def _end(self) -> None:
         """End the child and what it started. One that is blocked in the kernel is left behind."""
@@ -78,10 +88,10 @@ def start_reading(
     """Start a reading in the background.
 
     Args:
-        monitor: as a stack names it: `nvml` (NVML, else nvidia-smi), `amd-smi`, `mx-smi`.
-        uuids: of the devices to read, in the order of the result; all by default.
-        seconds: after which the child ends itself.
-        env: its environment; by default that of this process.
+        monitor: the name of the stack's monitor: `nvml` (NVML, else nvidia-smi), `amd-smi` or `mx-smi`.
+        uuids: the UUIDs of the devices to read, in the order of the result; all devices by default.
+        seconds: the time after which the child ends itself.
+        env: the environment of the child; by default that of this process.
     """
     return PendingReading(monitor, uuids, seconds, env)
 
@@ -92,20 +102,24 @@ def read_health(monitor: str, uuids: Optional[Sequence[str]] = None, seconds: fl
 
 
 def _read_until_end(descriptor: int, deadline: float) -> bytes:
+    """Everything that can be read before the writer closes the pipe, or before `deadline` (monotonic seconds)."""
     text = b""
     while True:
-        left = deadline - time.monotonic()
-        ready, _, _ = select.select([descriptor], [], [], max(0.0, left))
+        remaining = deadline - time.monotonic()
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, remaining))
         if not ready:
             return text
-        block = os.read(descriptor, 1 << 16)
+        block = os.read(descriptor, _BLOCK_BYTES)
         if not block:
             return text
         text += block
 
 
-def _reading(lines: List[Dict[str, Any]], uuids: Optional[Sequence[str]], silence: str) -> HealthReading:
-    """The lines of the child put together. `silence`: why what is missing did not come."""
+def _combine(lines: List[Dict[str, Any]], uuids: Optional[Sequence[str]], silence: str) -> HealthReading:
+    """The reading from the lines of the child; see __main__.py for what they contain.
+
+    `silence`: why there is no line for a device, or none at all.
+    """
     problem: Optional[str] = silence
     source = None
     devices: List[DeviceHealth] = []

@@ -2,6 +2,9 @@
 
 The readers in this package (nvml.py, nvidia_smi.py, amd_smi.py) fill in `DeviceHealth`; a record has it as JSON; and
 judge.py says what two readings, before and after a run, mean for the device.
+
+Counters count since the driver was loaded, those with `aggregate` in the device's life; those of NVLink are sums over
+all links. Names with `slowed` are durations for which the device's clocks were lowered, nanoseconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Small objects in a bucket, each with its sha256 in its metadata: put once, read whole, listed, deleted.
+"""Puts, reads, lists and deletes small objects in a bucket. Each has its sha256 in its metadata.
 
-A create-only put is one request that the server refuses if the key is taken, so two writers never mix and a
-reader never sees half of an object. It is sent again if its answer was lost; if the key is taken then, the object
-is read, and equal bytes are ours.
+A create-only put is one request that the server refuses if the key is taken, so two writers never mix and a reader
+never sees half of an object. It is sent again if its answer was lost. If the key is taken then, the object is read:
+if it has the same bytes, the first request succeeded.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from flagbench_core.s3.client import ATTEMPTS, broke_off, errors_of_boto3, explained, open_client
 from flagbench_core.s3.errors import S3Error
 from flagbench_core.s3.profiles import Address, Profile
 
-_CONFLICTS, _CONFLICT_SECONDS = 25, 0.2
 _CONFLICT = "ConditionalRequestConflict"
+"""S3's error code for a create-only put of a key that another writer is putting."""
+_CONFLICTS = 25
+"""How many times a put is sent again after _CONFLICT: for 5 s, in which another put of a small object ends."""
+_CONFLICT_SECONDS = 0.2
 _MARK, _MARK_CONTENT = "results/store-v1.json", b'{"schema": "store/v1"}\n'
-"""The object that says that a prefix is a store. Its put shows before a run whether records can be kept."""
+"""The object that marks a prefix as a store. Putting it before a run shows whether records can be kept."""
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,11 @@ class Listed:
     """An object as a listing shows it."""
 
     key: str
-    """Below the prefix of the bucket's address."""
+    """The key without the prefix of the bucket's address."""
     size: int
     """Bytes."""
     etag: str
-    """Changes when the content does."""
+    """A value of the server that changes when the content does."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,15 @@ class Head:
     size: int
     """Bytes."""
     sha256: str | None
-    """As the writer stated, 64 hexadecimal digits; None if it stated none."""
+    """The sha256 that the writer stated, 64 hexadecimal digits; None if it stated none."""
+
+
+class StoredBytes(NamedTuple):
+    """The content of an object, which may have been cut off at a limit."""
+
+    content: bytes
+    sha256: str | None
+    """The sha256 that the writer stated, which was not compared with the content; None if it stated none."""
 
 
 class Bucket:
@@ -58,29 +69,30 @@ class Bucket:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._checked = False
+        self._keeps_checked = False
+        """Whether an object was put and could then be read with its sha256."""
 
     @property
     def url(self) -> str:
-        """s3://bucket/prefix."""
+        """The address of the bucket: s3://bucket/prefix."""
         return self.address.url
 
     def location(self, key: str) -> str:
-        """The URL of an object."""
+        """The URL of an object: s3://bucket/prefix/key."""
         return f"s3://{self.address.bucket}/{self.name(key)}"
 
     def name(self, key: str) -> str:
-        """The key of an object in the bucket: with the prefix."""
+        """The key of an object as the server knows it: with the prefix."""
         return f"{self.address.prefix}{key}"
 
     @cached_property
     def client(self) -> Any:
-        """The boto3 client, for what no method here does: see `ask` and `attempt`."""
+        """The boto3 client, for requests that have no method here: see `ask` and `attempt`."""
         return self._opened[0]
 
     @cached_property
     def profile(self) -> Profile:
-        """The kind of server this is."""
+        """The kind of server that the bucket is on, and what it supports."""
         return self._opened[1]
 
     @cached_property
@@ -90,9 +102,9 @@ class Bucket:
 
     @cached_property
     def keeps_versions(self) -> bool:
-        """Whether a create-only put may take the place of an object because the bucket keeps versions, or kept them.
+        """Whether a create-only put may overwrite an object because the bucket keeps versions, or did so before.
 
-        False on a server without versions, and on one where such puts are safe in spite of them.
+        The server is asked once. False on a server without versions, and on one where such puts are safe anyway.
         """
         if self.profile.versioned:
             return False
@@ -102,11 +114,11 @@ class Bucket:
             if error.status in (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED):
                 return False
             if error.denied:
-                what = f"this key may not ask whether {self.url} keeps versions (s3:GetBucketVersioning)"
-                raise S3Error(what, error.remedy, code=error.code, status=error.status) from error
+                message = f"this key may not ask whether {self.url} keeps versions (s3:GetBucketVersioning)"
+                raise S3Error(message, error.remedy, code=error.code, status=error.status) from error
             raise
 
-    def unsafe(self, key: str) -> S3Error:
+    def unsafe_error(self, key: str) -> S3Error:
         """The error for a bucket in which a create-only put may overwrite."""
         return S3Error(
             f"{key.rpartition('/')[2]} was not stored in {self.url}: the bucket keeps versions, and there a later "
@@ -115,14 +127,14 @@ class Bucket:
         )
 
     def check_keeps(self) -> None:
-        """Find out whether this key may write and what it writes can be read: puts _MARK, which stays in the store.
+        """Check whether this key may write objects that can then be read, by putting _MARK, which stays in the store.
 
         Raises S3Error, `denied` for a key that may only read.
         """
-        if self._checked:
+        if self._keeps_checked:
             return
         if self.keeps_versions:
-            raise self.unsafe("a record")
+            raise self.unsafe_error("a record")
         try:
             self.put(_MARK, _MARK_CONTENT, create=True)
         except S3Error as error:
@@ -131,29 +143,33 @@ class Bucket:
         self._check_kept(_MARK, _MARK_CONTENT)
 
     def _check_kept(self, key: str, content: bytes) -> None:
-        """Check once, after a put, that the object exists with its sha256. A key that may only write cannot ask."""
-        if self._checked:
+        """Check after the first put that the object exists with its sha256; later calls do nothing.
+
+        A key that may only write cannot be checked.
+        """
+        if self._keeps_checked:
             return
-        what = f"{self.location(key)} was put, but cannot be read"
+        failure = f"{self.location(key)} was put, but cannot be read"
         remedy = "use a server that keeps the metadata of objects: `flagbench store doctor` tests one"
         try:
-            answer = self.ask("head_object", what, Key=self.name(key))
+            answer = self.ask("head_object", failure, Key=self.name(key))
         except S3Error as error:
             if not error.denied:
                 raise
         else:
             if answer["Metadata"].get("sha256") != hashlib.sha256(content).hexdigest():
-                raise S3Error(f"{what}: the server did not keep its sha256", remedy, damaged=True)
-        self._checked = True
+                raise S3Error(f"{failure}: the server did not keep its sha256", remedy, damaged=True)
+        self._keeps_checked = True
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        """Keep an object that is never overwritten. Returns whether `key` holds these bytes now, and not others.
+        """Put an object that is never overwritten. Returns False if `key` was taken by an object with other bytes.
 
-        While another writer is at it, which not every server waits for, the put is sent again. Nothing is kept if
-        this fails, unless the answer of the server was lost for good, or it keeps no metadata.
+        If another writer is putting the same key, some servers refuse the request until that has ended; it is then
+        sent again. After an error the object does not exist, unless the answer of the server was lost, or the server
+        keeps no metadata.
         """
         if self.keeps_versions:
-            raise self.unsafe(key)
+            raise self.unsafe_error(key)
         for _ in range(_CONFLICTS):
             try:
                 self.put(key, content, create=True)
@@ -161,19 +177,19 @@ class Bucket:
                 if not error.taken and error.code != _CONFLICT:
                     raise
                 if error.taken:
-                    holds = self._holds(key, content)
-                    if holds is not None:
-                        return holds
+                    stored = self._read_if_exists(key, len(content))
+                    if stored is not None:
+                        return stored == StoredBytes(content, hashlib.sha256(content).hexdigest())
             else:
                 self._check_kept(key, content)
                 return True
             time.sleep(_CONFLICT_SECONDS)
         raise S3Error(f"{self.location(key)} was not stored: other writers kept changing it", "store it again")
 
-    def _holds(self, key: str, content: bytes) -> bool | None:
-        """Whether a taken key holds these bytes, as after a put whose answer was lost; None: it was deleted since."""
+    def _read_if_exists(self, key: str, limit: int) -> StoredBytes | None:
+        """As `read`; None if there is no object, as when it was deleted in the meantime."""
         try:
-            return self.read(key, len(content)) == (content, hashlib.sha256(content).hexdigest())
+            return self.read(key, limit)
         except S3Error as error:
             if error.missing:
                 return None
@@ -181,9 +197,9 @@ class Bucket:
 
     def put(self, key: str, content: bytes, *, create: bool = False, kind: str = "application/json") -> None:
         """Put an object with one request. With `create` the server refuses a key that is taken: see S3Error.taken."""
-        more: dict[str, str] = {}
+        condition: dict[str, str] = {}
         if create:
-            more = {"IfNoneMatch": "*"}  # or what the kind of server has for it: see `open_client`
+            condition = {"IfNoneMatch": "*"}  # `open_client` translates it for servers that use another header
         self.ask(
             "put_object",
             f"{self.location(key)} was not confirmed as stored",
@@ -191,41 +207,44 @@ class Bucket:
             Body=content,
             ContentType=kind,
             Metadata={"sha256": hashlib.sha256(content).hexdigest()},
-            **more,
+            **condition,
         )
 
-    def read(self, key: str, limit: int) -> tuple[bytes, str | None]:
-        """At most one byte more than `limit` of an object, and the sha256 that it was put with, unchecked."""
-        what = f"{self.location(key)} was not read"
+    def read(self, key: str, limit: int) -> StoredBytes:
+        """The content of an object. If it is larger than `limit` bytes, the first `limit` + 1 bytes."""
 
-        def read(client: Any) -> tuple[bytes, str | None]:
+        def get_object(client: Any) -> StoredBytes:
             answer = client.get_object(Bucket=self.address.bucket, Key=self.name(key))
             with closing(answer["Body"]) as body:
-                # botocore compares the length of a body only if it is read to its end.
-                content = body.read() if answer["ContentLength"] <= limit else body.read(limit + 1)
-            return content, answer["Metadata"].get("sha256")
+                # botocore checks the length of a body only if it is read to its end, without an amount.
+                amount = None
+                if answer["ContentLength"] > limit:
+                    amount = limit + 1
+                content = body.read(amount)
+            return StoredBytes(content, answer["Metadata"].get("sha256"))
 
+        failure = f"{self.location(key)} was not read"
         for _ in range(ATTEMPTS - 1):
             try:
-                return self.attempt(read, what)
+                return self.attempt(get_object, failure)
             except S3Error as error:
                 if not broke_off(error.__cause__):
                     raise
-        return self.attempt(read, what)
+        return self.attempt(get_object, failure)
 
     def get(self, key: str, limit: int) -> bytes:
-        """The bytes of an object, checked against the sha256 that they were put with."""
-        content, expected = self.read(key, limit)
+        """The content of an object, which must match its sha256 and have at most `limit` bytes."""
+        stored = self.read(key, limit)
         problem = None
-        if len(content) > limit:
+        if len(stored.content) > limit:
             problem = f"is larger than {limit} bytes"
-        elif expected is None:
+        elif stored.sha256 is None:
             problem = "has no sha256 in its metadata"
-        elif expected != hashlib.sha256(content).hexdigest():
+        elif stored.sha256 != hashlib.sha256(stored.content).hexdigest():
             problem = "does not match its checksum: it changed after it was stored"
         if problem:
             raise S3Error(f"{self.location(key)} {problem}", "remove it, then store it again", damaged=True)
-        return content
+        return stored.content
 
     def head(self, key: str) -> Head | None:
         """The metadata of an object; None if it does not exist, or this key may not ask."""
@@ -238,12 +257,12 @@ class Bucket:
         return Head(answer["ContentLength"], answer["Metadata"].get("sha256"))
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        """The objects whose key begins so."""
+        """The objects whose key begins with `prefix`. They are listed page by page, as the caller needs them."""
         paginator = self.client.get_paginator("list_objects_v2")
         pages = iter(paginator.paginate(Bucket=self.address.bucket, Prefix=self.name(prefix)))
         while page := self.attempt(lambda _: next(pages, None), self._unusable):
             for listed in page.get("Contents", ()):
-                if listed["Key"].endswith("/"):  # what a browser of buckets makes for an empty folder
+                if listed["Key"].endswith("/"):  # web consoles create such objects for empty folders
                     continue
                 key = listed["Key"][len(self.address.prefix) :]
                 yield Listed(key, listed["Size"], listed["ETag"].strip('"'))
@@ -252,20 +271,25 @@ class Bucket:
         """Delete an object; a missing one is not an error."""
         self.ask("delete_object", Key=self.name(key))
 
-    def ask(self, operation: str, what: str | None = None, **arguments: Any) -> dict[str, Any]:
-        """Have the server do something with the bucket; `what` begins the message of an error."""
-        return self.attempt(
-            lambda client: getattr(client, operation)(Bucket=self.address.bucket, **arguments),
-            what or self._unusable,
-        )
+    def ask(self, operation: str, failure: str | None = None, **arguments: Any) -> dict[str, Any]:
+        """The server's answer to an operation of boto3's client on this bucket, such as `head_object`.
 
-    def attempt(self, action: Callable[[Any], Answer], what: str) -> Answer:
-        """What an action on boto3's client returns; an error of it becomes an S3Error that begins with `what`."""
-        client, raised = self.client, errors_of_boto3()
+        `failure` begins the message of an error.
+        """
+
+        def call(client: Any) -> dict[str, Any]:
+            answer: dict[str, Any] = getattr(client, operation)(Bucket=self.address.bucket, **arguments)
+            return answer
+
+        return self.attempt(call, failure or self._unusable)
+
+    def attempt(self, action: Callable[[Any], Result], failure: str) -> Result:
+        """The result of an action on boto3's client. Its error becomes an S3Error that begins with `failure`."""
+        client = self.client
         try:
             return action(client)
-        except raised as error:
-            raise explained(error, what) from error
+        except errors_of_boto3() as error:
+            raise explained(error, failure) from error
 
     @property
     def _unusable(self) -> str:

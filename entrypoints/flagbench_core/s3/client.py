@@ -1,4 +1,4 @@
-"""The boto3 client of a kind of server, and its errors explained."""
+"""Opens the boto3 client for a bucket's server, and turns the errors of boto3 into S3Error."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from flagbench_core.s3.errors import S3Error
 from flagbench_core.s3.profiles import PROFILES, Address, Profile, profile_of
 
 ATTEMPTS = 5
-"""Of a request, and of a whole answer that broke off."""
+"""How many times a request is sent, and how many times an object is read whose answer breaks off."""
 CONNECTIONS = 16
-"""Kept by a client: as many objects are worth reading at a time."""
+"""The connections that a client keeps open, and so the number of objects that are worth reading at the same time."""
 _DOWNLOAD_ATTEMPTS = 3
-"""Of a part whose bytes break off. Where the server is silent, each is ATTEMPTS requests of _READ_SECONDS."""
-_CONNECT_SECONDS, _READ_SECONDS = 10, 60
+"""How many times a part of a large object is read whose answer breaks off. If the server does not answer at all, each
+of these is ATTEMPTS requests of _READ_SECONDS."""
+_CONNECT_SECONDS = 10
+_READ_SECONDS = 60
 KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 _NETWORK = "check the network and AWS_ENDPOINT_URL, then try again"
 _SETTINGS = "correct the AWS_ variables or ~/.aws/config, or log in again"
@@ -35,7 +37,10 @@ _PAGE = "the answer is a page of HTML, such as a proxy's login page, and not tha
 
 
 def open_client(address: Address) -> tuple[Any, Profile]:
-    """A client that threads can share, and its profile. Raises S3Error (usage) without boto3."""
+    """A client that threads can share, and the profile of its server.
+
+    Raises S3Error (usage) if boto3 is not installed, or if its settings are wrong.
+    """
     try:
         import boto3
         from botocore.config import Config
@@ -47,7 +52,7 @@ def open_client(address: Address) -> tuple[Any, Profile]:
         session = boto3.Session()
         region = session.region_name or "us-east-1"
         profile = PROFILES.get(address.profile or "")
-        if profile is None:  # the endpoint, with all that may set it, is known to a client alone
+        if profile is None:  # a variable or a file may set the endpoint: only a client knows it
             profile = profile_of(session.client("s3", region_name=region).meta.endpoint_url)
         config = Config(
             s3={"addressing_style": profile.addressing},
@@ -62,7 +67,9 @@ def open_client(address: Address) -> tuple[Any, Profile]:
         client = session.client("s3", region_name=region, config=config)
         if has_userinfo(client.meta.endpoint_url):
             raise ValueError("the endpoint contains credentials")
-        client.meta.events.register("before-sign.s3.PutObject", lambda request, **_: _translate(request, profile))
+        client.meta.events.register(
+            "before-sign.s3.PutObject", lambda request, **_: _translate_create_only(request, profile)
+        )
         client.meta.events.register("before-parse.s3", _refuse_page)
         return client, profile
     except (BotoCoreError, ValueError, OSError) as error:  # OSError: a credential_process that cannot be started
@@ -72,16 +79,16 @@ def open_client(address: Address) -> tuple[Any, Profile]:
 
 @lru_cache
 def transfer_config() -> Any:
-    """How boto3 transfers files: in parts of 8 MiB, ten at a time."""
+    """The settings of boto3's transfers of files: by its defaults, in parts of 8 MiB, ten at a time."""
     from boto3.s3.transfer import TransferConfig
 
-    # boto3's other client, in C, is chosen by the machine and has other errors.
+    # On some machines boto3 would choose its other client, written in C, which raises other errors.
     return TransferConfig(num_download_attempts=_DOWNLOAD_ATTEMPTS, preferred_transfer_client="classic")
 
 
 @lru_cache
 def errors_of_boto3() -> tuple[type[BaseException], ...]:
-    """What a call of boto3 may raise: not all of it has a common base."""
+    """The exceptions that a call of boto3 may raise; they have no common base class."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
     from s3transfer.exceptions import RetriesExceededError
@@ -90,31 +97,41 @@ def errors_of_boto3() -> tuple[type[BaseException], ...]:
     return (ClientError, BotoCoreError, Boto3Error, RetriesExceededError, HTTPError, ValueError)
 
 
-def explained(error: BaseException, what: str = "") -> S3Error:
-    """What boto3 raises, as an S3Error whose message begins with `what`."""
+def explained(error: BaseException, failure: str = "") -> S3Error:
+    """The S3Error for an exception of boto3; its message begins with `failure`."""
     from botocore import exceptions
     from s3transfer.exceptions import RetriesExceededError
     from urllib3.exceptions import HTTPError
 
-    begins = f"{what}: " if what else ""
+    beginning = ""
+    if failure:
+        beginning = f"{failure}: "
     if isinstance(error.__context__, exceptions.ClientError) and not isinstance(error, exceptions.ClientError):
-        error = error.__context__  # of a transfer that failed: it has the server's answer
+        error = error.__context__  # the error of a transfer hides the one with the server's answer
     if isinstance(error, exceptions.ClientError):
-        return _explain_answer(error.response, begins)
-    broken_off = (RetriesExceededError, HTTPError, exceptions.IncompleteReadError)
-    failed = isinstance(error, (*broken_off, exceptions.HTTPClientError, exceptions.ConnectionError))
-    remedy = _NETWORK if failed else _SETTINGS
+        return _explain_answer(error.response, beginning)
+    # SSLError and the error of a transfer are among the network's errors below, so they come first.
     if isinstance(error, exceptions.SSLError):
-        failed, remedy = False, "set AWS_CA_BUNDLE to the certificates of the server's authority"
-    elif isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):
+        remedy = "set AWS_CA_BUNDLE to the certificates of the server's authority"
+        return S3Error(f"{beginning}{redact(str(error))}", remedy)
+    if isinstance(error, RetriesExceededError):
+        return S3Error(f"{beginning}{redact(str(error.last_exception))}", _NETWORK, network=True)
+    network_errors = (
+        HTTPError,
+        exceptions.IncompleteReadError,
+        exceptions.HTTPClientError,
+        exceptions.ConnectionError,
+    )
+    if isinstance(error, network_errors):
+        return S3Error(f"{beginning}{redact(str(error))}", _NETWORK, network=True)
+    remedy = _SETTINGS
+    if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):
         remedy = f"set {KEYS}"
-    elif isinstance(error, RetriesExceededError):
-        error = error.last_exception
-    return S3Error(f"{begins}{redact(str(error))}", remedy, network=failed)
+    return S3Error(f"{beginning}{redact(str(error))}", remedy)
 
 
-def _explain_answer(response: Mapping[str, Any], begins: str) -> S3Error:
-    """An answer of the server that is an error, after the words with which the message begins."""
+def _explain_answer(response: Mapping[str, Any], beginning: str) -> S3Error:
+    """The S3Error for a server's answer that is an error; its message begins with `beginning`."""
     answer = response["Error"]
     status = response["ResponseMetadata"]["HTTPStatusCode"]
     code = str(answer.get("Code", ""))
@@ -122,31 +139,36 @@ def _explain_answer(response: Mapping[str, Any], begins: str) -> S3Error:
     for word in (code, str(answer.get("Message") or "")):
         if word not in ("", str(status)):
             words.append(word)
-    message = f"{begins}the server answers {redact(' '.join(words))}"
-    failed = status >= 500 or status == 429
-    return S3Error(message, _REMEDIES.get(code, _REFUSED), code=code, status=status, network=failed)
+    answer_text = redact(" ".join(words))
+    message = f"{beginning}the server answers {answer_text}"
+    may_succeed_later = status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
+    remedy = _REMEDIES.get(code, _REFUSED)
+    return S3Error(message, remedy, code=code, status=status, network=may_succeed_later)
 
 
 def broke_off(error: BaseException | None) -> bool:
-    """Whether what boto3 raised says that an answer ended in the middle of its body."""
+    """Whether an exception of boto3 says that an answer ended in the middle of its body."""
     from botocore.exceptions import IncompleteReadError, ResponseStreamingError
 
     return isinstance(error, (IncompleteReadError, ResponseStreamingError))
 
 
 def _refuse_page(response_dict: Any, **_: Any) -> None:
+    """Raise S3Error for an answer that is a page of HTML, which boto3 would take for success."""
     if response_dict["status_code"] < HTTPStatus.BAD_REQUEST and _is_page(response_dict["headers"]):
         raise S3Error(_PAGE, _NETWORK, network=True)
 
 
 def _is_page(headers: Mapping[str, str]) -> bool:
     """Whether an answer without an error is a page of HTML. An object that is HTML itself comes with its ETag."""
-    kind, length = str(headers.get("content-type", "")).lower(), headers.get("content-length")
-    return kind.startswith("text/html") and "etag" not in headers and length != "0"
+    content_type = str(headers.get("content-type", "")).lower()
+    if not content_type.startswith("text/html") or "etag" in headers:
+        return False
+    return headers.get("content-length") != "0"
 
 
-def _translate(request: Any, profile: Profile) -> None:
-    """Say "create only" as the kind of server has it: boto3 knows Amazon's header alone."""
+def _translate_create_only(request: Any, profile: Profile) -> None:
+    """Replace Amazon's header for a create-only put, the only one that boto3 knows, with those of the server."""
     if request.headers.get(_CREATE_ONLY):
         del request.headers[_CREATE_ONLY]
         for name, header in profile.create.items():

@@ -1,4 +1,4 @@
-"""The one error of a bucket: what is wrong, what to do, and what the server answered."""
+"""The error of all operations on a bucket: its message, its remedy, and the answer of the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TAKEN = {"PreconditionFailed", "FileAlreadyExists"}
 
 
 class S3Error(Exception):
-    """Something that a bucket did not do."""
+    """An operation on a bucket failed."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class S3Error(Exception):
         self.code = code
         """S3's error code; empty if the server did not answer."""
         self.status = status
-        """The HTTP status of the answer."""
+        """The HTTP status of the answer; None if the server did not answer."""
         self.usage = usage
         """Whether the address, the settings or a missing library are at fault, and not the server or the network."""
         self.damaged = damaged

@@ -1,4 +1,8 @@
-"""What each kind of S3 server promises and must be asked for: data, chosen by endpoint or by an address."""
+"""The kinds of S3 servers as data, and the addresses of buckets.
+
+Servers differ in how a put that must not overwrite is written, and in what they promise about it. The profile of a
+server is chosen by its host name, or by the address of the bucket.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +23,20 @@ class Profile:
     name: str
     title: str
     hosts: tuple[str, ...] = ()
-    """The ends of its host names; a server on a host of one's own is named in the address: `?profile=ceph`."""
+    """The ends of the host names of a public service. For other servers, an address names the profile:
+    `?profile=ceph`."""
     addressing: str = "path"
     """Where a URL has the bucket: in the `path`, in the host (`virtual`), or as boto3 decides (`auto`)."""
     checksums: str = "when_required"
-    """When boto3 sends checksums of its own. Sent as trailers of chunks, which it does over TLS, several servers
-    refuse them."""
+    """When boto3 adds its own checksums to requests. Over TLS it sends them as trailers of chunks, which several
+    servers refuse."""
     create: dict[str, str] = field(default_factory=lambda: {"If-None-Match": "*"})
     """The headers with which a put never overwrites."""
     one_winner: bool = True
-    """Whether one of several puts of a key at the same time wins; else each may be told that it has."""
+    """Whether exactly one of several such puts of a key at the same time succeeds. Otherwise several may be told
+    that they did."""
     known: bool = True
-    """Whether the kind of server is known; else this profile is what most servers do."""
+    """Whether the kind of server is known. Otherwise this profile is what most servers do."""
     versioned: bool = False
     """Whether such puts do not overwrite in a bucket that keeps versions, either."""
 
@@ -58,9 +64,12 @@ PROFILES = {
         Profile("s3", "a server that speaks S3", known=False),
     )
 }
-"""Ceph: tests/storage, with 16.2. Swift 2.38 was measured once, with boto3 alone: of 32 puts at the same time, up to
-ten were told that they had won. AWS and OSS: as their documentation of conditional writes and of PutObject has it.
-`s3` is any other server: `flagbench store doctor` finds out what it does."""
+"""The profiles by name.
+
+Ceph is tested by tests/storage, with version 16.2. Swift 2.38 was measured once, with boto3 alone: of 32 puts at the
+same time, up to ten were told that they had succeeded. AWS and OSS follow their documentation of conditional writes
+and of PutObject. `s3` is any other server: `flagbench store doctor` finds out what it does.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,39 +80,44 @@ class Address:
     prefix: str
     """Empty, or a path that ends in a slash."""
     profile: str | None
-    """As named in the address."""
+    """The name of the profile that the address states; None if it states none."""
 
     @property
     def url(self) -> str:
-        """As `parse_address` takes it."""
-        chosen = f"?profile={self.profile}" if self.profile else ""
-        return f"s3://{self.bucket}/{self.prefix}".rstrip("/") + chosen
+        """The address as a URL, as `parse_address` reads it."""
+        url = f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+        if self.profile:
+            url += f"?profile={self.profile}"
+        return url
 
 
 def parse_address(url: str) -> Address:
-    """The parts of `s3://bucket/prefix?profile=NAME`. Raises S3Error (usage), without what may be a key."""
+    """The parts of `s3://bucket/prefix?profile=NAME`.
+
+    Raises S3Error (usage). Its message does not repeat parts of the address that may be a secret.
+    """
     if not url.isprintable():
-        raise _unusable("it contains a character that cannot be printed")
+        raise _address_error("it contains a character that cannot be printed")
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError as error:
-        raise _unusable("it is not a URL") from error
+        raise _address_error("it is not a URL") from error
     bucket = parts.netloc
     # A secret may contain slashes, and then the bucket's name ends within it.
     if "@" in bucket or ":" in bucket or not url[3:].startswith("//"):
         remedy = f"write {_EXAMPLE}, and give keys as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-        raise _unusable("after s3:// there has to be the name of a bucket, and no credentials", remedy)
+        raise _address_error("after s3:// there has to be the name of a bucket, and no credentials", remedy)
     if not _BUCKET.fullmatch(bucket):
-        raise _unusable(f"{bucket[:80]!r} cannot be the name of a bucket")
+        raise _address_error(f"{bucket[:80]!r} cannot be the name of a bucket")
     names = [name for name in parts.path.split("/") if name]
     if any(name in (".", "..") for name in names) or parts.fragment:
-        raise _unusable("its prefix is not a plain path")
+        raise _address_error("its prefix is not a plain path")
     profile = options.pop("profile", None)
     if options:
-        raise _unusable("the only option of an address is the profile", f"write {_EXAMPLE}?profile=ceph")
+        raise _address_error("the only option of an address is the profile", f"write {_EXAMPLE}?profile=ceph")
     if profile is not None and profile not in PROFILES:
-        raise _unusable("unknown profile", f"choose from {', '.join(PROFILES)}")
+        raise _address_error("unknown profile", f"choose from {', '.join(PROFILES)}")
     return Address(bucket, "".join(f"{name}/" for name in names), profile)
 
 
@@ -116,5 +130,5 @@ def profile_of(endpoint: str) -> Profile:
     return PROFILES["s3"]
 
 
-def _unusable(why: str, remedy: str = f"write {_EXAMPLE}") -> S3Error:
-    return S3Error(f"the address of a bucket cannot be used: {why}", remedy, usage=True)
+def _address_error(reason: str, remedy: str = f"write {_EXAMPLE}") -> S3Error:
+    return S3Error(f"the address of a bucket cannot be used: {reason}", remedy, usage=True)
