@@ -86,11 +86,11 @@ def assert_agrees(record: Dict[str, Any]) -> None:
     from catalogs import CATALOG
     from flagbench.records.read import read_record
     from flagbench.verdict.recompute import recompute
-    from flagbench.verdict.rules import invalid
+    from flagbench.verdict.rules import check_record
 
     case = CATALOG.cases[record["case"]]
     subject = recompute(read_record(json.dumps(record).encode("utf-8")), case)
-    assert (invalid(subject), subject.not_compared) == ((), ())
+    assert (check_record(subject), subject.not_compared) == ((), ())
     assert set(case.conditions) <= set(record["conditions"])
 
 

@@ -17,7 +17,7 @@ from flagbench.verdict import Verdict
 from flagbench.verdict.claim_limits import classify
 from flagbench.verdict.interval import Estimate, estimate, ratio
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, history_prior
-from flagbench.verdict.stats.faster_or_slower import SessionRuns, compare_sides, side_outcome
+from flagbench.verdict.stats.faster_or_slower import SessionRuns, classify_sides, compare_sides
 from flagbench.verdict.stats.looks import look_levels
 from flagbench_core.stats.within import within_run
 
@@ -291,7 +291,7 @@ def against_baselines(report, rng, draws):
         for _ in range(draws):
             a, b = (np.exp(spread * rng.standard_normal(count)) for count in (here, there))
             compared = compare_sides([SessionRuns((factor * a).tolist(), b.tolist())])
-            found[side_outcome(compared.interval).value] += 1
+            found[classify_sides(compared.interval).value] += 1
         return {name: count / draws for name, count in found.items()}
 
     for here, there in ((1, 1), (5, 1), (1, 5), (5, 5), (2, 2), (3, 3), (5, 2)):
@@ -309,7 +309,7 @@ def against_baselines(report, rng, draws):
             store = np.exp(means[2:] + WITHIN_SESSION * rng.standard_normal((sessions, earlier))).tolist()
             sides = [SessionRuns(here, ()), SessionRuns((), there)]
             compared = compare_sides(sides, prior=history_prior(store, store))
-            found += side_outcome(compared.interval).value in ("FASTER", "SLOWER")
+            found += classify_sides(compared.interval).value in ("FASTER", "SLOWER")
         return found / draws
 
     what = "false alarms, 1 v 1 of two sessions, a session of 20 in the store"
@@ -332,7 +332,7 @@ def against_baselines(report, rng, draws):
             rates = np.exp(means + WITHIN_SESSION * rng.standard_normal((2, 5, 3)))
             here = [SessionRuns(runs, ()) for runs in (factor * rates[0]).tolist()]
             there = [SessionRuns((), runs) for runs in rates[1].tolist()]
-            found[side_outcome(compare_sides([*here, *there]).interval).value] += 1
+            found[classify_sides(compare_sides([*here, *there]).interval).value] += 1
         return found["FASTER"] / draws, found["SLOWER"] / draws
 
     what = "5 v 5 sessions of 3 runs"

@@ -28,7 +28,7 @@ from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
-from flagbench.verdict.rules import invalid
+from flagbench.verdict.rules import check_record
 
 CACHED_AS = 12
 """The version of the rules according to which verdicts are computed.
@@ -91,7 +91,7 @@ def _judge(record: Record, catalog: Catalog) -> Summary:
     units = {metric.name: metric.unit for metric in record.metrics}
     result = verify_nearest([record], catalog)
     if result is None:
-        sound = record.evidence is not None and not invalid(recompute(record, case))
+        sound = record.evidence is not None and not check_record(recompute(record, case))
         return msgspec.structs.replace(summary, gate=case.gate, gate_unit=units.get(case.gate), sound=sound)
     gate = _measured_gate(summary, result, case)
     claim = None

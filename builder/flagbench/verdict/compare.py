@@ -13,11 +13,11 @@ from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.derivation import leaves, same
 from flagbench.verdict.interval import STANDARD, Terms, quotient, rates_by_session, ratio_of_sides
-from flagbench.verdict.judge import no_evidence
+from flagbench.verdict.judge import explain_missing_evidence
 from flagbench.verdict.losses import LossComparison, compare_losses
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Estimate, Ratio, VerifyResult
-from flagbench.verdict.rules import invalid
+from flagbench.verdict.rules import check_record
 from flagbench.verdict.samples import same_run
 from flagbench.verdict.subject import Subject
 from flagbench.verdict.verify import verify_baseline
@@ -143,7 +143,7 @@ def _invalid_parts(subjects: Mapping[str, Subject]) -> list[str]:
     """What makes A or B invalid, one clause each."""
     clauses = []
     for label, subject in subjects.items():
-        for finding in invalid(subject):
+        for finding in check_record(subject):
             clauses.append(f"{label}: {finding.message}")
     return clauses
 
@@ -152,7 +152,7 @@ def _unproven(subjects: Mapping[str, Subject]) -> list[str]:
     """Why the numbers of A or B cannot be checked, one clause each."""
     clauses = []
     for label, subject in subjects.items():
-        reason = no_evidence(subject)
+        reason = explain_missing_evidence(subject)
         if reason is not None:
             clauses.append(f"{label}: {reason}")
     return clauses

@@ -1,4 +1,8 @@
-"""The verdict: whether the records are valid, comparable, and fast enough."""
+"""Decide the verdict from compared metrics and rule findings: are the records valid, comparable, and fast enough?
+
+`verify` calls `judge` as its last step. Each comparable metric gets a verdict of its own. The verdict of the case's
+gate (the metric that decides) becomes that on the records, unless one of them is INVALID or has no evidence.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from msgspec.structs import replace
 
 from flagbench.console.terminal import brief
 from flagbench.manifests.rows import Anomaly
-from flagbench.records.model import Metric, Record
+from flagbench.records.model import Metric
 from flagbench.verdict.claim_limits import HIGH, LOW, classify, is_speed
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.early_end import EarlyEnd, early_end
@@ -26,8 +30,8 @@ from flagbench.verdict.result import (
     Verification,
     VerifyResult,
 )
-from flagbench.verdict.stats.between import MOST_RUNS, RUNS_FOR_STUDENT, further_runs
-from flagbench.verdict.stats.faster_or_slower import SideOutcome, further_each, side_outcome
+from flagbench.verdict.stats.between import MOST_RUNS, RUNS_FOR_STUDENT, count_further_runs
+from flagbench.verdict.stats.faster_or_slower import SideOutcome, classify_sides, count_further_on_each_side
 from flagbench.verdict.subject import Subject
 
 _DECIDED_BY = {
@@ -36,14 +40,15 @@ _DECIDED_BY = {
     SideOutcome.SLOWER: "the interval lies below 1",
     SideOutcome.INCONCLUSIVE: "the interval contains 1, and ratios that do not count as the same",
 }
-_ENOUGH = (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.FASTER, Verdict.SAME)
-"""Verdicts that slower runs would not have got: a doubt about the runs takes them away."""
-_SLOWER = (Verdict.SLOWER, Verdict.SAME)
-"""Verdicts that a slower baseline would not have given: a doubt about the baseline takes them away."""
+"""Why a comparison with a baseline has its outcome, as a clause."""
+_FAST_ENOUGH = (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.FASTER, Verdict.SAME)
+"""Verdicts that slower runs might not have got: a doubt about the runs makes them INCONCLUSIVE."""
+_BASELINE_FAST_ENOUGH = (Verdict.SLOWER, Verdict.SAME)
+"""Verdicts that a slower baseline might not have led to: a doubt about the baseline makes them INCONCLUSIVE."""
 
 
 class _Judgement(NamedTuple):
-    """The verdict of the whole with its reason, and what it rests on."""
+    """The verdict on the records with its reason, and the metrics and findings that it rests on."""
 
     verdict: Verdict
     reason: str
@@ -51,10 +56,26 @@ class _Judgement(NamedTuple):
     findings: tuple[Finding, ...] = ()
     """The findings that led to the verdict."""
     ended: EarlyEnd | None = None
+    """For INVALID, how the run ended early; None if it ended by itself."""
+
+
+class _JudgedMetric(NamedTuple):
+    """A metric with its verdict, and the doubts that made the verdict INCONCLUSIVE."""
+
+    result: MetricResult
+    doubts: tuple[Finding, ...] = ()
+
+
+class _SpeedVerdict(NamedTuple):
+    """The verdict on a ratio, with a reason: why it is inconclusive, or what decided it. None if nothing is to be
+    said beside the ratio and its limits."""
+
+    verdict: Verdict
+    reason: str | None = None
 
 
 def judge(verification: Verification, findings: Findings, terms: Terms) -> VerifyResult:
-    """The verdict of the whole: that of the gate metric, unless a record is invalid or has no evidence."""
+    """Return the verdict on the records: that of the gate metric, unless a record is invalid or has no evidence."""
     if findings.invalid:
         judgement = _judge_invalid(verification, findings)
     else:
@@ -64,9 +85,6 @@ def judge(verification: Verification, findings: Findings, terms: Terms) -> Verif
         qualifiers = findings.qualifiers
     if judgement.verdict is not Verdict.INVALID:
         judgement = _require_evidence(judgement, verification)
-    not_compared: list[str] = []
-    for subject in verification.subjects:
-        not_compared.extend(subject.not_compared)
     return VerifyResult(
         verdict=judgement.verdict,
         qualifiers=tuple(finding.message for finding in qualifiers),
@@ -77,14 +95,22 @@ def judge(verification: Verification, findings: Findings, terms: Terms) -> Verif
         metrics=judgement.metrics,
         conditions=verification.conditions,
         anomalies=_select_anomalies(verification, judgement.metrics),
-        not_compared=tuple(dict.fromkeys(not_compared)),
+        not_compared=_list_not_compared(verification.subjects),
         findings=(*judgement.findings, *qualifiers),
         ended=judgement.ended,
     )
 
 
+def _list_not_compared(subjects: Sequence[Subject]) -> tuple[str, ...]:
+    """Return the metrics, fields and checks of the records to which no rule was applied, each once."""
+    not_compared: dict[str, None] = {}
+    for subject in subjects:
+        not_compared.update(dict.fromkeys(subject.not_compared))
+    return tuple(not_compared)
+
+
 def _judge_invalid(verification: Verification, findings: Findings) -> _Judgement:
-    """INVALID, with all that was found in the first record that is."""
+    """Return INVALID; the reason lists all findings about the first invalid record."""
     record_id = findings.invalid[0].record
     messages = [finding.message for finding in findings.invalid if finding.record == record_id]
     ended = None
@@ -101,33 +127,36 @@ def _judge_invalid(verification: Verification, findings: Findings) -> _Judgement
 
 
 def _judge_metrics(verification: Verification, findings: Findings, terms: Terms) -> _Judgement:
-    """The verdict of the gate metric; NOT_COMPARABLE without one."""
+    """Judge each metric, and return the verdict of the gate metric; NOT_COMPARABLE if the other side has no gate."""
     metrics = []
-    gate: MetricResult | None = None
-    gate_doubts: tuple[Finding, ...] = ()
+    gate: _JudgedMetric | None = None
     for compared in verification.metrics:
-        metric, doubts = _judge_metric(compared, verification, findings, terms)
-        metrics.append(metric)
-        if gate is None and metric.name == verification.case.gate:
-            gate, gate_doubts = metric, doubts
+        judged = _judge_metric(compared, verification, findings, terms)
+        metrics.append(judged.result)
+        if gate is None and judged.result.name == verification.case.gate:
+            gate = judged
     if gate is None:
-        reason = _reason_without_gate(verification, metrics)
+        reason = _explain_missing_gate(verification, metrics)
         return _Judgement(Verdict.NOT_COMPARABLE, reason, tuple(metrics))
-    if gate.verdict is not None:
-        return _Judgement(gate.verdict, gate.reason, tuple(metrics), gate_doubts)
+    if gate.result.verdict is not None:
+        return _Judgement(gate.result.verdict, gate.result.reason, tuple(metrics), gate.doubts)
     # Not every record has the gate metric, or this version cannot compute it.
     spec = gate_spec(verification.case)
-    differing = list(
-        differing_conditions(verification.case, verification.against, verification.conditions, spec, gate.held_by)
-    )
-    verdict = Verdict.NOT_COMPARABLE if differing else Verdict.INCONCLUSIVE
-    return _Judgement(verdict, "; ".join([gate.reason, *differing]), tuple(metrics), gate_doubts)
+    against, conditions = verification.against, verification.conditions
+    differing = list(differing_conditions(verification.case, against, conditions, spec, gate.result.held_by))
+    verdict = Verdict.INCONCLUSIVE
+    if differing:
+        verdict = Verdict.NOT_COMPARABLE
+    return _Judgement(verdict, "; ".join([gate.result.reason, *differing]), tuple(metrics), gate.doubts)
 
 
 def _require_evidence(judgement: _Judgement, verification: Verification) -> _Judgement:
-    """The judgement as it is if all records have evidence; else INCONCLUSIVE."""
+    """Return the judgement unchanged if all records have evidence (the step times behind their numbers).
+
+    Otherwise its verdict and those of its metrics become INCONCLUSIVE.
+    """
     for subject in (*verification.subjects, *verification.baseline):
-        reason = no_evidence(subject)
+        reason = explain_missing_evidence(subject)
         if reason is None:
             continue
         if judgement.verdict is Verdict.NOT_COMPARABLE:
@@ -138,32 +167,38 @@ def _require_evidence(judgement: _Judgement, verification: Verification) -> _Jud
 
 
 def _select_anomalies(verification: Verification, metrics: Sequence[MetricResult]) -> tuple[Anomaly, ...]:
-    """The anomalies of a claim in the metrics and conditions that were compared."""
+    """Return the anomalies (known oddities) of a claim in the metrics and conditions that were compared."""
     if verification.claim is None or not metrics:
         return ()
-    compared = {metric.name for metric in metrics}
-    compared.update(condition.name for condition in verification.conditions)
-    return tuple(anomaly for anomaly in verification.claim.anomalies if anomaly.field in compared)
+    compared_names = {metric.name for metric in metrics}
+    compared_names.update(condition.name for condition in verification.conditions)
+    return tuple(anomaly for anomaly in verification.claim.anomalies if anomaly.field in compared_names)
 
 
 def judge_reference(
     verification: Verification, findings: Findings, terms: Terms, rows: Sequence[CitedRow]
 ) -> VerifyResult:
-    """As `judge`, but REFERENCE instead of a verdict on speed: a cited row says too little about its run for one.
+    """Judge records as `judge` does, but give REFERENCE instead of a verdict on speed.
 
-    `rows`: with their ratios; the verification has the metric of the first one.
+    A row that is only cited says too little about its run for a verdict.
+
+    Args:
+        verification: the records compared with the first of `rows`, in the gate metric only.
+        findings: the findings of the rules on this verification.
+        terms: the tolerances and levels of the verdict.
+        rows: the cited rows with their ratios, the nearest first.
     """
     result = judge(verification, findings, terms)
     (compared,) = verification.metrics
     metric = compared.result
     if result.verdict is Verdict.INVALID or not metric.comparable or metric.ratio is None:
         return result
-    if any(no_evidence(subject) for subject in verification.subjects):
+    if any(explain_missing_evidence(subject) for subject in verification.subjects):
         return result
-    doubts, _ = findings.doubts[metric.name]
-    measured = metric.measured or Estimate(0.0, 0)
-    text = f"{metric.held_by} {_estimate_text(measured, metric.unit)}, cited row {_estimate_text(metric.expected)}"
-    reason = "; ".join([f"{text}: ratio {metric.ratio}", *(doubt.message for doubt in doubts)])
+    doubts = findings.doubts[metric.name].about_runs
+    clauses = [f"{_both_sides_text(metric, 'cited row')}: ratio {metric.ratio}"]
+    clauses.extend(doubt.message for doubt in doubts)
+    reason = "; ".join(clauses)
     return replace(
         result,
         verdict=Verdict.REFERENCE,
@@ -174,8 +209,8 @@ def judge_reference(
     )
 
 
-def no_evidence(subject: Subject) -> str | None:
-    """Why the numbers of a record cannot be checked; None if they can."""
+def explain_missing_evidence(subject: Subject) -> str | None:
+    """Return why the numbers of a record cannot be checked, with what to do about it; None if it has evidence."""
     record = subject.record
     if record.evidence is not None:
         return None
@@ -189,149 +224,163 @@ def no_evidence(subject: Subject) -> str | None:
 
 
 def _withdraw_verdict(metric: MetricResult) -> MetricResult:
-    """A comparison of numbers that cannot be checked, which gives no verdict."""
+    """Return a metric whose numbers cannot be checked as INCONCLUSIVE, unless it has no verdict on speed anyway."""
     if metric.verdict in (None, Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return metric
     return replace(metric, verdict=Verdict.INCONCLUSIVE, reason=f"no evidence; {metric.reason}")
 
 
-def _reason_without_gate(verification: Verification, metrics: Sequence[MetricResult]) -> str:
-    """Why there is no verdict on speed, and which other metrics can be compared."""
+def _explain_missing_gate(verification: Verification, metrics: Sequence[MetricResult]) -> str:
+    """Return why there is no verdict on speed, and which other metrics can be compared."""
     kind = verification.against.kind
     clauses = [f"the {kind} publishes no {verification.case.gate}, so there is no verdict on speed"]
     comparable = [metric.name for metric in metrics if metric.comparable]
     if comparable:
         clauses.append(f"comparable here: {', '.join(comparable)}")
     for metric in metrics:
-        # Nothing differs of a metric that was not measured, so its own reason says more than a condition would.
         if not metric.comparable:
             clauses.append(f"{metric.name} cannot be compared: {metric.reason}")
     return "; ".join(clauses)
 
 
-def _judge_metric(
-    compared: Compared, verification: Verification, findings: Findings, terms: Terms
-) -> tuple[MetricResult, tuple[Finding, ...]]:
-    """A metric with its verdict, INCONCLUSIVE with the reasons if doubts take that away, and these doubts."""
+def _judge_metric(compared: Compared, verification: Verification, findings: Findings, terms: Terms) -> _JudgedMetric:
+    """Return a metric with its verdict; doubts that concern the verdict make it INCONCLUSIVE."""
     metric = compared.result
     if not compared.runs:
-        return metric, ()
+        return _JudgedMetric(metric)
     if not metric.comparable:
         if is_speed(compared.spec):
             metric = replace(metric, verdict=Verdict.NOT_COMPARABLE)
-        return metric, ()
-    metric = _judge_speed(compared, verification, terms)
-    about_runs, about_baseline = findings.doubts[metric.name]
+        return _JudgedMetric(metric)
+    metric = _judge_comparable(compared, verification, terms)
+    found = findings.doubts[metric.name]
     doubts: list[Finding] = []
     clauses = [metric.reason]
-    if metric.verdict in _ENOUGH:
-        doubts.extend(about_runs)
-        clauses.extend(doubt.message for doubt in about_runs)
-    if metric.verdict in _SLOWER:
-        doubts.extend(about_baseline)
-        clauses.extend(f"the baseline: {doubt.message}" for doubt in about_baseline)
+    if metric.verdict in _FAST_ENOUGH:
+        doubts.extend(found.about_runs)
+        clauses.extend(doubt.message for doubt in found.about_runs)
+    if metric.verdict in _BASELINE_FAST_ENOUGH:
+        doubts.extend(found.about_baseline)
+        clauses.extend(f"the baseline: {doubt.message}" for doubt in found.about_baseline)
     if not doubts:
-        return metric, ()
-    return replace(metric, verdict=Verdict.INCONCLUSIVE, reason="; ".join(clauses)), tuple(doubts)
+        return _JudgedMetric(metric)
+    inconclusive = replace(metric, verdict=Verdict.INCONCLUSIVE, reason="; ".join(clauses))
+    return _JudgedMetric(inconclusive, tuple(doubts))
 
 
-def _judge_speed(compared: Compared, verification: Verification, terms: Terms) -> MetricResult:
-    """A comparable metric with its verdict, and the numbers behind it."""
-    spec, metric, against = compared.spec, compared.result, verification.against
-    name, measured = metric.held_by, metric.measured or Estimate(0.0, 0)
-    text = f"{name} {_estimate_text(measured, metric.unit)}, {against.kind} {_estimate_text(metric.expected)}"
-    if not is_speed(spec):
-        text = f"{text}: {spec.name} is not a speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
+def _judge_comparable(compared: Compared, verification: Verification, terms: Terms) -> MetricResult:
+    """Return a comparable metric with its verdict, and the numbers behind it; without one if it is not a speed."""
+    metric = compared.result
+    text = _both_sides_text(metric, verification.against.kind)
+    if not is_speed(compared.spec):
+        text = f"{text}: {metric.name} is not a speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
         return replace(metric, reason=text)
     if metric.ratio is None:
         text = f"{text}: no ratio, a value is not positive or the model not published"
         return replace(metric, verdict=Verdict.INCONCLUSIVE, reason=text)
-    records = [subject.record for subject in verification.subjects]
     if compared.baseline:
-        baseline = [subject.record for subject in verification.baseline]
-        ratio, verdict, reason = _judge_against_baseline(metric.ratio, compared, records, baseline, terms)
-        return replace(metric, ratio=ratio, verdict=verdict, reason=f"{text}: ratio {ratio}, {reason}")
-    text = f"{text}: ratio {metric.ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
-    if name != candidates(spec, against)[0]:
-        text = f"{text}; {name} itself is held, the record has no {spec.held_by}"
-    verdict, doubt = _judge_against_claim(metric.ratio, compared, records, terms)
-    if doubt is not None:
-        text = f"{text}; {doubt}"
-    return replace(metric, verdict=verdict, reason=text)
+        return _judge_against_baseline(metric.ratio, compared, verification, terms)
+    return _judge_against_claim(metric.ratio, compared, verification, terms)
 
 
-def _judge_against_claim(
-    ratio: Ratio, compared: Compared, records: Sequence[Record], terms: Terms
-) -> tuple[Verdict, str | None]:
-    """The verdict on a ratio to a claim, and why it is inconclusive."""
+def _judge_against_claim(ratio: Ratio, compared: Compared, verification: Verification, terms: Terms) -> MetricResult:
+    """Return a metric of a claim with the verdict on its ratio, by the limits of a reproduction."""
+    spec, metric, against = compared.spec, compared.result, verification.against
+    text = f"{_both_sides_text(metric, against.kind)}: ratio {ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
+    if metric.held_by != candidates(spec, against)[0]:
+        text = f"{text}; {metric.held_by} itself is held, the record has no {spec.held_by}"
+    speed = _classify_against_claim(ratio, compared, verification, terms)
+    if speed.reason is not None:
+        text = f"{text}; {speed.reason}"
+    return replace(metric, verdict=speed.verdict, reason=text)
+
+
+def _classify_against_claim(
+    ratio: Ratio, compared: Compared, verification: Verification, terms: Terms
+) -> _SpeedVerdict:
+    """Return the verdict on a ratio to a claim, and why it is inconclusive."""
     verdict = classify(ratio)
     if verdict is not Verdict.INCONCLUSIVE:
         strict = compared.strict
         if strict is None or classify(strict) is verdict:
-            return verdict, None
+            return _SpeedVerdict(verdict)
         reason = f"as it is looked at more than once, it has to hold at {terms.level:.2%}, where it is {strict}"
-        return Verdict.INCONCLUSIVE, reason
+        return _SpeedVerdict(Verdict.INCONCLUSIVE, reason)
     if ratio.ci95 is None:
-        reason = _no_interval_reason(records, compared.runs) or "a value is not positive, so there is no interval"
-        return verdict, reason
-    more = _count_further_runs(ratio, compared, terms, apart=False)
+        reason = _explain_missing_interval(verification.subjects, compared.runs)
+        return _SpeedVerdict(verdict, reason or "a value is not positive, so there is no interval")
+    more = _count_deciding_runs(ratio, compared, terms, in_new_sessions=False)
     if more is not None:
-        return verdict, f"the interval crosses a limit; {_advice(more)}"
-    more = _count_further_runs(ratio, compared, terms, apart=True)
-    return verdict, f"the interval crosses a limit; {_advice(more, ', each in another session,')}"
+        return _SpeedVerdict(verdict, f"the interval crosses a limit; {_advise(more)}")
+    more = _count_deciding_runs(ratio, compared, terms, in_new_sessions=True)
+    return _SpeedVerdict(verdict, f"the interval crosses a limit; {_advise(more, ', each in another session,')}")
 
 
-def _count_further_runs(ratio: Ratio, compared: Compared, terms: Terms, *, apart: bool) -> int | None:
-    """How many more runs would decide an inconclusive ratio; `apart`: each in a session of its own."""
+def _count_deciding_runs(ratio: Ratio, compared: Compared, terms: Terms, *, in_new_sessions: bool) -> int | None:
+    """Return how many more runs would decide an inconclusive ratio to a claim; None if too many would be needed.
 
-    def decided(low: float, high: float) -> bool:
+    `in_new_sessions`: whether each of them is in a session of its own, or all in the present one.
+    """
+
+    def is_decided(low: float, high: float) -> bool:
+        """Whether an interval around the ratio, relative to it, gives a verdict."""
         interval = (ratio.value * low, ratio.value * high)
         return classify(Ratio(ratio.value, interval)) is not Verdict.INCONCLUSIVE
 
-    return further_runs(
-        decided,
+    return count_further_runs(
+        is_decided,
         rates(compared.runs),
         half_widths(compared.runs),
         terms.prior(compared.runs[0].name),
         session=compared.session,
-        apart=apart,
+        in_new_sessions=in_new_sessions,
     )
 
 
 def _judge_against_baseline(
-    ratio: Ratio, compared: Compared, records: Sequence[Record], baseline: Sequence[Record], terms: Terms
-) -> tuple[Ratio, Verdict, str]:
-    """The ratio to a baseline, the verdict on it, and why it is inconclusive or what it was decided by."""
-    reason = _no_interval_reason(records, compared.runs)
-    if reason is not None:
-        return Ratio(ratio.value), Verdict.INCONCLUSIVE, reason
-    reason = _no_interval_reason(baseline, compared.baseline)
-    if reason is not None:
-        return Ratio(ratio.value), Verdict.INCONCLUSIVE, f"the baseline: {reason}"
-    assert ratio.ci95 is not None  # that of two sides has one
-    outcome = side_outcome(ratio.ci95, terms.within)
-    reason = _DECIDED_BY[outcome]
+    ratio: Ratio, compared: Compared, verification: Verification, terms: Terms
+) -> MetricResult:
+    """Return a metric of a baseline with the verdict on its ratio; the ratio has no interval if a side has none."""
+    metric = compared.result
+    text = _both_sides_text(metric, verification.against.kind)
+    missing = _explain_missing_interval(verification.subjects, compared.runs)
+    if missing is None:
+        missing = _explain_missing_interval(verification.baseline, compared.baseline)
+        if missing is not None:
+            missing = f"the baseline: {missing}"
+    if missing is not None:
+        ratio = Ratio(ratio.value)
+        reason = f"{text}: ratio {ratio}, {missing}"
+        return replace(metric, ratio=ratio, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    assert ratio.ci95 is not None  # the ratio of two sides always has an interval
+    outcome = classify_sides(ratio.ci95, terms.within)
+    decided_by = _DECIDED_BY[outcome]
     if outcome is SideOutcome.INCONCLUSIVE:
-        reason = f"{reason}; {_advice_for_both_sides(compared, terms)}"
+        decided_by = f"{decided_by}; {_advise_for_both_sides(compared, terms)}"
     limits = f"{1 - terms.within:g} to {1 + terms.within:g} counts as the same"
-    return ratio, Verdict[outcome.name], f"{limits}; {reason}"
+    reason = f"{text}: ratio {ratio}, {limits}; {decided_by}"
+    return replace(metric, ratio=ratio, verdict=Verdict[outcome.name], reason=reason)
 
 
-def _advice_for_both_sides(compared: Compared, terms: Terms) -> str:
-    """How many more runs or sessions would decide, and whether runs in one session may."""
-    further = further_each(compared.sides, within=terms.within, prior=terms.prior(compared.runs[0].name))
+def _advise_for_both_sides(compared: Compared, terms: Terms) -> str:
+    """Return how many more runs or sessions on each side would decide, and whether runs in one session may."""
+    prior = terms.prior(compared.runs[0].name)
+    further = count_further_on_each_side(compared.sides, within=terms.within, prior=prior)
     if further is None:
-        advice = _advice(None, " on each side")
+        advice = _advise(None, " on each side")
     else:
-        advice = _advice(further.more, " on each side", further.unit)
+        advice = _advise(further.more, " on each side", further.unit)
     share_all_sessions = all(session.measured and session.baseline for session in compared.sides)
     if not share_all_sessions and (further is None or further.unit == "session"):
         advice = f"{advice}; runs of both sides in one session may"
     return advice
 
 
-def _no_interval_reason(records: Sequence[Record], runs: Sequence[Metric]) -> str | None:
-    """Why the windows of the runs give no interval, None if they do."""
+def _explain_missing_interval(subjects: Sequence[Subject], runs: Sequence[Metric]) -> str | None:
+    """Return why the runs of one side give no interval; None if at least half of them have one of their own.
+
+    `runs` has the metric of each of the subjects.
+    """
     places = without_interval(runs)
     if 2 * len(places) <= len(runs):
         return None
@@ -340,10 +389,12 @@ def _no_interval_reason(records: Sequence[Record], runs: Sequence[Metric]) -> st
         reason = f"its record has none, and {RUNS_FOR_STUDENT} runs would give one between them"
     if len(runs) == 1:
         return f"one value, no interval: {reason}"
-    return f"{len(places)} of {len(runs)} runs have no interval ({records[places[0]].record_id}: {reason})"
+    record_id = subjects[places[0]].record.record_id
+    return f"{len(places)} of {len(runs)} runs have no interval ({record_id}: {reason})"
 
 
-def _advice(more: int | None, where: str = "", unit: str = "run") -> str:
+def _advise(more: int | None, where: str = "", unit: str = "run") -> str:
+    """Return that `more` runs or sessions would decide, as a clause; None is more than can be advised."""
     if more is None:
         return f"{MOST_RUNS} runs{where} would probably not decide it"
     if more > 1:
@@ -351,8 +402,14 @@ def _advice(more: int | None, where: str = "", unit: str = "run") -> str:
     return f"about {more} more {unit}{where} would decide"
 
 
+def _both_sides_text(metric: MetricResult, kind: str) -> str:
+    """Return both values of a metric, as in `p_core 1510 samples/s [1490, 1530] (2 runs), claim 1600`."""
+    measured = metric.measured or Estimate(0.0, 0)
+    return f"{metric.held_by} {_estimate_text(measured, metric.unit)}, {kind} {_estimate_text(metric.expected)}"
+
+
 def _estimate_text(estimate: Estimate, unit: str = "") -> str:
-    """An estimate with its number of runs: a single run says least about how runs differ."""
+    """Return an estimate as text with its number of runs: a single run says least about how runs differ."""
     if estimate.runs == 0:
         return estimate.text()
     if estimate.runs == 1:

@@ -71,7 +71,7 @@ def _ended(part: RunPart, record: Record, case: Case) -> tuple[Outcome, str]:
     if record.status.state != "ok":
         reason = _details(failed) or record.status.reason or part.reason or "it left no record"
         return Outcome.INCONCLUSIVE, reason
-    invalid = rules.invalid(recompute(record, case))
+    invalid = rules.check_record(recompute(record, case))
     if invalid:
         return Outcome.INCONCLUSIVE, "; ".join(finding.message for finding in invalid[:2])
     return Outcome.PASS, ""

@@ -1,8 +1,10 @@
-"""Every rule by which a record is INVALID, or a verdict on it in doubt or qualified: one table.
+"""Apply the rules by which a record is INVALID, or by which a verdict on it is in doubt or qualified.
 
-A rule exists for what a broken tool, a wrong set-up or a sick machine does to an honest user, and says it. A record
-that was forged consistently passes them all (docs/threat-model.md). The table in the docs is generated from RULES,
-and tests name a rule by its id.
+Each rule detects something that a broken tool, a wrong set-up or a sick machine does to an honest user. A record that
+was forged consistently passes all of them (docs/threat-model.md). The rules stand in one table, RULES: the
+documentation's table is generated from it, and tests refer to a rule by its id.
+
+`verify` calls `apply` with everything that was compared; `check_record` checks a record alone.
 """
 
 from __future__ import annotations
@@ -11,37 +13,37 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from flagbench.verdict.result import Finding, Findings, Verification
+from flagbench.verdict.result import Doubts, Finding, Findings, Verification
 from flagbench.verdict.rules import comparison, record
 from flagbench.verdict.rules.table import RULES, Consequence, Needs, Rule
 from flagbench.verdict.subject import Subject
 
-__all__ = ["RULES", "Consequence", "Needs", "Rule", "apply", "comparison", "invalid", "record"]
+__all__ = ["RULES", "Consequence", "Needs", "Rule", "apply", "check_record", "comparison", "record"]
 
-MOST = 5
-"""Messages of a rule: a record may have any number of devices and steps, and a reader needs a few."""
+MOST_MESSAGES = 5
+"""The most messages of one rule: a record may have any number of devices and steps, and a reader needs a few."""
 
 
 def apply(verification: Verification) -> Findings:
-    """What every rule finds: in each record of both sides, in each metric that was compared, and in the whole."""
+    """Return the findings of all rules on each record, each compared metric, and both sides together."""
     return Findings(
-        invalid=_invalid_records(verification.subjects),
-        invalid_baseline=_invalid_records(verification.baseline),
-        doubts=_doubts(verification),
+        invalid=_check_records(verification.subjects),
+        invalid_baseline=_check_records(verification.baseline),
+        doubts=_find_doubts(verification),
         qualifiers=_apply_rules(Needs.BOTH, verification),
     )
 
 
-def _invalid_records(subjects: Sequence[Subject]) -> tuple[Finding, ...]:
-    """Why records of one side are INVALID."""
+def _check_records(subjects: Sequence[Subject]) -> tuple[Finding, ...]:
+    """Return the findings that make records of one side INVALID."""
     findings: list[Finding] = []
     for subject in subjects:
-        findings.extend(invalid(subject))
+        findings.extend(check_record(subject))
     return tuple(findings)
 
 
-def _doubts(verification: Verification) -> dict[str, tuple[tuple[Finding, ...], tuple[Finding, ...]]]:
-    """By metric that is comparable: the doubts about the runs, and those about the baseline."""
+def _find_doubts(verification: Verification) -> dict[str, Doubts]:
+    """Return the doubts about each comparable metric, by its name."""
     doubts = {}
     for compared in verification.metrics:
         if not compared.result.comparable:
@@ -50,14 +52,15 @@ def _doubts(verification: Verification) -> dict[str, tuple[tuple[Finding, ...], 
         if verification.claim is not None:
             about_runs += _apply_rules(Needs.CLAIM, compared, verification)
         about_baseline = _apply_rules(Needs.SAMPLE, verification.baseline, compared, verification)
-        doubts[compared.result.name] = (about_runs, about_baseline)
+        doubts[compared.result.name] = Doubts(about_runs, about_baseline)
     return doubts
 
 
-def invalid(subject: Subject) -> tuple[Finding, ...]:
-    """Why a record is INVALID; empty where it is sound."""
+def check_record(subject: Subject) -> tuple[Finding, ...]:
+    """Return the findings that make a record INVALID, each with the record's id; empty if the record is sound."""
     findings = _apply_rules(Needs.RECORD, subject)
-    if subject.record.status.state == "ok":  # an interrupted run's record has parts of each
+    # The record of an interrupted run has only parts of its numbers, so the other rules would find too much.
+    if subject.record.status.state == "ok":
         findings += _apply_rules(Needs.RUN, subject)
         if subject.section is not None:
             findings += _apply_rules(Needs.EVIDENCE, subject, subject.section)
@@ -65,11 +68,11 @@ def invalid(subject: Subject) -> tuple[Finding, ...]:
 
 
 def _apply_rules(needs: Needs, *arguments: Any) -> tuple[Finding, ...]:
-    """What the rules find that look at such arguments, at most MOST messages of each."""
+    """Call the rules that look at `needs` with its arguments; at most MOST_MESSAGES findings of each rule."""
     findings = []
     for rule in RULES.values():
         if rule.needs is not needs:
             continue
-        for message in islice(rule.find(*arguments), MOST):
+        for message in islice(rule.find(*arguments), MOST_MESSAGES):
             findings.append(Finding(rule.id, message))
     return tuple(findings)

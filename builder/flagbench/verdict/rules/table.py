@@ -1,4 +1,8 @@
-"""The type of a rule, and the decorator that adds one to the table."""
+"""The type of a rule, the table of all rules, and the decorator that adds a function to it.
+
+`rules.record` and `rules.comparison` define the rules, and `rules.apply` runs them. The reference page of the
+documentation is generated from the table.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from msgspec import Struct
 
 
 class Consequence(str, Enum):
-    """What follows where a rule finds something."""
+    """What a finding of a rule does to the verdict, as the documentation says it."""
 
     INVALID = "`INVALID`"
     DOUBT = "`INCONCLUSIVE`, where a slower run would have another verdict"
@@ -17,41 +21,50 @@ class Consequence(str, Enum):
 
 
 class Needs(str, Enum):
-    """What a rule looks at."""
+    """What a rule looks at, as the documentation says it. It decides with which arguments `find` is called."""
 
     RECORD = "any record"
+    """Called with a Subject, whatever its status."""
     RUN = "a run that ended well"
+    """Called with a Subject whose status is `ok`."""
     EVIDENCE = "its evidence"
+    """Called with a Subject whose status is `ok`, and its evidence as a Section."""
     SAMPLE = "the runs of one side"
+    """Called with the Subjects of one side, the Compared metric and the Verification."""
     CLAIM = "a claim"
+    """Called with the Compared metric and the Verification, which has a claim."""
     BOTH = "both sides"
+    """Called with the Verification."""
+
+
+Find = Callable[..., Iterable[str]]
+"""The function of a rule: it yields one message, with both values, for each problem that it finds."""
 
 
 class Rule(Struct, frozen=True):
-    """One rule; `find` yields a message with both values for each thing that it finds."""
+    """One rule of the table."""
 
     id: str
     needs: Needs
     consequence: Consequence
     why: str
     """The broken tool, wrong set-up or sick machine that an honest user could have."""
-    find: Callable[..., Iterable[str]]
+    find: Find
     tolerance: str = ""
-    """What it allows, and where that comes from."""
+    """The difference that the rule allows, and where that number comes from; empty if it allows none."""
 
 
 RULES: dict[str, Rule] = {}
-
-Find = Callable[..., Iterable[str]]
+"""All rules by id, in the order of their definition; filled by the decorator `rule`."""
 
 
 def rule(
     name: str, needs: Needs, why: str, tolerance: str = "", consequence: Consequence = Consequence.INVALID
 ) -> Callable[[Find], Find]:
-    """Add a function to the table as the `find` of a rule."""
+    """Return a decorator that adds a function to the table as the `find` of the rule `name`."""
 
-    def enter(find: Find) -> Find:
+    def add_to_table(find: Find) -> Find:
         RULES[name] = Rule(name, needs, consequence, why, find, tolerance)
         return find
 
-    return enter
+    return add_to_table

@@ -1,30 +1,36 @@
-"""Runs against runs: is one side faster, slower or the same.
+"""Compare the runs of two sides: is the measured side faster or slower than the baseline, or the same?
 
-On logarithms of rates, whose differences are ratios. SAME is decided first, by equivalence: the whole interval lies
-within the tolerance (two one-sided tests, Schuirmann 1987, here at 2.5 % each, so that one interval serves all). Then
-FASTER or SLOWER: the interval does not contain 1.
+`interval` calls `compare_sides` for each speed of a baseline, and `judge` calls `classify_sides` and
+`count_further_on_each_side`. A session is a group of runs of one machine that began within two hours of each other.
 
-One session on each side: the run is the unit. With two runs or more on both sides, Welch's t interval (Biometrika 34,
-1947), which lets the sides have different spreads; under five runs on a side it is too narrow where the numbers of
-runs differ, and never taken narrower than Student's with one spread. With one run on a side, a predictive t interval:
-the variance of both sides is pooled with the prior of `between`. It is never narrower than five or more runs on the
-other side allow, so that a prior that is too small does not raise the alarm. Sides of different sessions differ by
-what sessions differ by, too: its half-width is added in quadrature. With one run on a side, the default prior covers
-it, and no interval is narrower.
+All is computed on logarithms of rates, whose differences are ratios. SAME is decided first, by equivalence: the whole
+interval lies within the tolerance (two one-sided tests, Schuirmann 1987, here at 2.5 % each, so that one interval
+serves all outcomes). Then FASTER or SLOWER: the interval does not contain 1.
 
-Several sessions on a side: the mean of a session is the unit (Kalibera and Jones, ISMM 2013; for clusters in general
-Donner and Klar, Design and Analysis of Cluster Randomization Trials, 2000). With k and m sessions, A and B the sums
-of the squared deviations of their means from that of their side, df = k + m - 2, f = sqrt(1/k + 1/m), less where the
-sides share sessions, and the prior s0 on df0 degrees of freedom of `between`:
+One session on each side: each run counts as one observation.
+- Two runs or more on both sides: Welch's t interval (Biometrika 34, 1947), which lets the sides have different
+  spreads. With fewer than five runs on a side it is too narrow if the numbers of runs differ, so it is never taken
+  narrower than Student's with one spread.
+- One run on a side: a predictive t interval, in which the variance of both sides is pooled with the prior of
+  `between`. It is never narrower than the spread of five or more runs on the other side allows, so that a prior that
+  is too small does not raise a false alarm.
+- Sides of different sessions differ by the spread between sessions, too: its half-width is added in quadrature. With
+  one run on a side the default prior covers it, and the interval is never narrower than this half-width.
 
-  s^2 = (df0 s0^2 + A + B) / (df0 + df)     pooled with the prior; s0 where that is an assumption
+Several sessions on a side: each session's mean counts as one observation (Kalibera and Jones, ISMM 2013; for clusters
+in general Donner and Klar, Design and Analysis of Cluster Randomization Trials, 2000). With k and m sessions, A and B
+the sums of the squared deviations of their means from that of their side, df = k + m - 2, f = sqrt(1/k + 1/m), less
+if the sides share sessions, and the prior s0 on df0 degrees of freedom of `between`:
+
+  s^2 = (df0 s0^2 + A + B) / (df0 + df)     pooled with the prior; s = s0 if that is an assumption
   S^2 = (A + B) / df                        what the sessions show, on v = (A + B)^2 / (A^2/(k - 1) + B^2/(m - 1))
   half-width = max(f t(df0 + df) s, min(f t(v), sqrt(2) t(df0)) S)
 
 The second term is Student's interval with Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946), so that a
-prior that is too small does not raise the alarm. Of few sessions it is no wider than that of one session on each side
-with the spread S: with the same means and spreads, further sessions only narrow the interval. It is never narrower
-than the same formula gives with runs for sessions, where the prior between runs counts only with one run on a side.
+prior that is too small does not raise a false alarm. For few sessions it is no wider than the interval of one session
+on each side with the spread S: with the same means and spreads, further sessions only narrow the interval. It is also
+computed with runs in place of sessions (with the prior between runs only if a side has one run), and the wider of the
+two intervals is used.
 
 Sides that have the same sessions, each with the same share of their runs, are compared as if they had one.
 """
@@ -44,16 +50,17 @@ from flagbench.verdict.stats.between import (
     SESSION_SPREAD,
     WIDEST,
     Prior,
-    with_sessions,
+    session_clause,
 )
 from flagbench_core.stats.student import t_two_sided
 
 WITHIN = 0.02
-"""Ratios that differ from 1 by no more count as the same."""
+"""Ratios that differ from 1 by no more count as the same: a choice, as large as the spread between runs that DEFAULT
+assumes."""
 
 
 class SideOutcome(str, Enum):
-    """One side compared with the other."""
+    """The outcome of comparing the measured side with the baseline."""
 
     FASTER = "FASTER"
     SLOWER = "SLOWER"
@@ -73,7 +80,9 @@ class SidesRatio(NamedTuple):
 
     ratio: float
     interval: tuple[float, float]
+    """The 95 % interval of the ratio."""
     method: str
+    """How the interval was computed, in words."""
 
 
 class Further(NamedTuple):
@@ -83,8 +92,18 @@ class Further(NamedTuple):
     unit: Literal["run", "session"]
 
 
+class _HalfWidth(NamedTuple):
+    """The half-width of the difference of two mean logarithms, and how it was computed.
+
+    The greatest of several is the widest one.
+    """
+
+    half: float
+    method: str
+
+
 class _Sample(NamedTuple):
-    """Logarithms of the rates of one side: of its runs, or the means of its sessions."""
+    """The observations of one side: the logarithms of the rates of its runs, or of its sessions' mean rates."""
 
     size: int
     mean: float
@@ -93,26 +112,26 @@ class _Sample(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Of one value."""
+        """The variance of one observation; defined from two observations on."""
         return self.squares / (self.size - 1)
 
     def extended(self, more: int, variance: float) -> _Sample:
-        """With `more` values added, the same mean and this variance."""
+        """Return a sample with `more` observations added, the same mean and this variance."""
         size = self.size + more
         return _Sample(size, self.mean, (size - 1) * variance)
 
 
 class _Sides(NamedTuple):
-    """Runs of both sides, or the means of their sessions."""
+    """The observations of both sides: their runs, or the means of their sessions."""
 
     measured: _Sample
     baseline: _Sample
     shared: int = 0
-    """How many sessions both sides have."""
+    """The number of sessions in which both sides have runs."""
 
     @property
     def df(self) -> int:
-        """Degrees of freedom of the spread within the sides."""
+        """The degrees of freedom of the spread within the sides."""
         return self.measured.size + self.baseline.size - 2
 
     @property
@@ -122,83 +141,105 @@ class _Sides(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """The standard deviation of one value about the mean of its side, where `df` is not 0."""
+        """The standard deviation of one observation about the mean of its side; defined if `df` is not 0."""
         return math.sqrt(self.squares / self.df)
 
     @property
-    def fewest(self) -> int:
-        """Of the values on a side."""
+    def smaller_size(self) -> int:
+        """The number of observations on the side that has fewer."""
         return min(self.measured.size, self.baseline.size)
 
     @property
     def difference(self) -> float:
-        """Of the two means."""
+        """The mean of the measured side minus that of the baseline."""
         return self.measured.mean - self.baseline.mean
 
     @property
     def factor(self) -> float:
-        """The standard deviation of the difference, relative to that of one value."""
-        k, m = self.measured.size, self.baseline.size
+        """The standard deviation of the difference of the means, relative to that of one observation.
+
+        A shared session has the same deviation on both sides, which cancels in the difference.
+        """
+        k = self.measured.size
+        m = self.baseline.size
         return math.sqrt(max(0.0, 1 / k + 1 / m - 2 * self.shared / (k * m)))
 
     def extended(self, measured: int, baseline: int, variance: float) -> _Sides:
-        """With so many values added to each side, the same means and this variance.
+        """Return the sides with observations added, the same means and this variance.
 
         Sides that share all their sessions share the further ones, too.
+
+        Args:
+            measured: the number of observations to add to the measured side.
+            baseline: the number of observations to add to the baseline.
+            variance: the variance of one observation of the result.
         """
         shared = self.shared
         if shared == self.measured.size == self.baseline.size:
             shared += measured
-        return _Sides(self.measured.extended(measured, variance), self.baseline.extended(baseline, variance), shared)
+        more_measured = self.measured.extended(measured, variance)
+        more_baseline = self.baseline.extended(baseline, variance)
+        return _Sides(more_measured, more_baseline, shared)
+
+
+class _Observations(NamedTuple):
+    """Both sides by run and by session."""
+
+    runs: _Sides
+    means: _Sides
+    """The means of the sessions; one on each side if both sides have the same sessions in equal parts."""
 
 
 def compare_sides(sessions: Sequence[SessionRuns], *, least: float = 0.0, prior: Prior = DEFAULT) -> SidesRatio:
     """Compare the rates of the measured runs with those of the baseline.
 
     Args:
-        sessions: the rates of each session; at least one run on each side in all.
-        least: the half-width, relative, that the intervals within the runs give the ratio; with one run on a side,
-            it is never known better.
+        sessions: the rates of each session; in all, at least one run on each side.
+        least: the relative half-width that the intervals within the runs give the ratio. With one run on a side, the
+            interval of the result is at least as wide.
         prior: the spread between runs, and that between sessions.
 
     Raises:
         ValueError: a rate is not positive, or a side has none.
     """
     runs, means = _runs_and_session_means(sessions)
-    half, method = _half_width(runs, means, prior)
-    if runs.fewest == 1:
+    width = _half_width(runs, means, prior)
+    half = width.half
+    if runs.smaller_size == 1:
         half = min(max(half, least), WIDEST)
-    return SidesRatio(math.exp(means.difference), _interval(means.difference, half), method)
+    return SidesRatio(math.exp(means.difference), _interval(means.difference, half), width.method)
 
 
-def further_each(
+def count_further_on_each_side(
     sessions: Sequence[SessionRuns], *, within: float = WITHIN, prior: Prior = DEFAULT
 ) -> Further | None:
-    """How many more runs or sessions on each side, with the same means and spreads, would decide.
+    """Return how many more runs or sessions on each side, with the same means and spreads, would decide.
 
-    Runs of the present sessions, if each side has one and they are enough; else further sessions, of as many runs as
-    each has now. None if more than MOST_RUNS.
+    More runs of the present sessions are counted if each side has one session and such runs can decide. Otherwise
+    further sessions are counted, of as many runs as each has now. None if more than MOST_RUNS would be needed.
     """
     runs, means = _runs_and_session_means(sessions)
     if means.df > 0:
-        return _further_sessions(runs, means, runs.spread**2, means.spread**2, within, prior)
+        return _count_further_sessions(runs, means, runs.spread**2, means.spread**2, within, prior)
     variance = prior.spread**2
-    if runs.fewest > 1:
+    if runs.smaller_size > 1:
         variance = runs.spread**2
     for more in range(1, MOST_RUNS + 1):
         if _decides(runs.extended(more, more, variance), means, within, prior):
             return Further(more, "run")
     if means.shared:
         return None
-    between = (prior.session or SESSION_SPREAD).spread ** 2
-    of_sessions = between + variance * 2 / (runs.measured.size + runs.baseline.size)
-    return _further_sessions(runs, means, between + variance, of_sessions, within, prior)
+    between = prior.session or SESSION_SPREAD
+    variance_between = between.spread**2
+    mean_runs_of_a_side = (runs.measured.size + runs.baseline.size) / 2
+    variance_of_means = variance_between + variance / mean_runs_of_a_side
+    return _count_further_sessions(runs, means, variance_between + variance, variance_of_means, within, prior)
 
 
-def _further_sessions(
+def _count_further_sessions(
     runs: _Sides, means: _Sides, variance_of_runs: float, variance_of_means: float, within: float, prior: Prior
 ) -> Further | None:
-    """How many more sessions on each side would decide, of as many runs as each has now."""
+    """Return how many more sessions on each side would decide, of as many runs as each has now."""
     measured = _runs_a_session(runs.measured, means.measured)
     baseline = _runs_a_session(runs.baseline, means.baseline)
     for more in range(1, MOST_RUNS + 1):
@@ -209,8 +250,8 @@ def _further_sessions(
     return None
 
 
-def side_outcome(interval: tuple[float, float], within: float = WITHIN) -> SideOutcome:
-    """What the interval of a ratio says; SAME before SLOWER."""
+def classify_sides(interval: tuple[float, float], within: float = WITHIN) -> SideOutcome:
+    """Return the outcome for the interval of a ratio; SAME goes before FASTER and SLOWER."""
     low, high = interval
     if low >= 1 - within and high <= 1 + within:
         return SideOutcome.SAME
@@ -221,8 +262,11 @@ def side_outcome(interval: tuple[float, float], within: float = WITHIN) -> SideO
     return SideOutcome.INCONCLUSIVE
 
 
-def _runs_and_session_means(sessions: Sequence[SessionRuns]) -> tuple[_Sides, _Sides]:
-    """The samples of runs and of session means; what sides of the same sessions differ by is one session."""
+def _runs_and_session_means(sessions: Sequence[SessionRuns]) -> _Observations:
+    """Return the observations by run and by session.
+
+    Sides of the same sessions in equal parts are treated as if they shared one session.
+    """
     measured: list[float] = []
     baseline: list[float] = []
     measured_means: list[float] = []
@@ -239,16 +283,23 @@ def _runs_and_session_means(sessions: Sequence[SessionRuns]) -> tuple[_Sides, _S
             shared += 1
     runs = _Sides(_sample(_logarithms(measured)), _sample(_logarithms(baseline)))
     if _have_same_sessions(sessions, len(measured), len(baseline)):
-        return runs, _Sides(_Sample(1, runs.measured.mean, 0.0), _Sample(1, runs.baseline.mean, 0.0), shared=1)
-    return runs, _Sides(_sample(measured_means), _sample(baseline_means), shared)
+        one_measured = _Sample(1, runs.measured.mean, 0.0)
+        one_baseline = _Sample(1, runs.baseline.mean, 0.0)
+        return _Observations(runs, _Sides(one_measured, one_baseline, shared=1))
+    return _Observations(runs, _Sides(_sample(measured_means), _sample(baseline_means), shared))
 
 
 def _have_same_sessions(sessions: Sequence[SessionRuns], measured: int, baseline: int) -> bool:
-    """Whether each session has the same share of both sides; `measured` and `baseline`: their numbers of runs."""
+    """Whether each session has the same share of the runs of both sides.
+
+    `measured` and `baseline` are the numbers of runs of each side in all sessions.
+    """
+    # The shares are compared by cross-multiplication, in exact integers.
     return all(len(session.measured) * baseline == len(session.baseline) * measured for session in sessions)
 
 
 def _logarithms(rates: Sequence[float]) -> list[float]:
+    """Return the logarithm of each rate. Raises ValueError if there is none, or one is not positive and finite."""
     if not rates or not all(0 < rate < math.inf for rate in rates):
         raise ValueError(f"a side needs positive rates, not {list(rates)}")
     return [math.log(rate) for rate in rates]
@@ -259,76 +310,90 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _sample(values: Sequence[float]) -> _Sample:
+    """Return the size, mean and squared deviations of one side's logarithms."""
     mean = _mean(values)
     return _Sample(len(values), mean, math.fsum((value - mean) ** 2 for value in values))
 
 
 def _runs_a_session(runs: _Sample, means: _Sample) -> int:
+    """Return the mean number of runs in a session of one side, at least 1."""
     return max(1, round(runs.size / means.size))
 
 
 def _decides(runs: _Sides, means: _Sides, within: float, prior: Prior) -> bool:
-    half, _ = _half_width(runs, means, prior)
-    return side_outcome(_interval(means.difference, half), within) is not SideOutcome.INCONCLUSIVE
+    """Whether these observations would give FASTER, SLOWER or SAME."""
+    width = _half_width(runs, means, prior)
+    interval = _interval(means.difference, width.half)
+    return classify_sides(interval, within) is not SideOutcome.INCONCLUSIVE
 
 
 def _interval(difference: float, half: float) -> tuple[float, float]:
+    """Return the interval of a ratio from the difference of two mean logarithms and its half-width."""
     return math.exp(difference - half), math.exp(difference + half)
 
 
-def _half_width(runs: _Sides, means: _Sides, prior: Prior) -> tuple[float, str]:
-    """Of the difference of the two means, at most WIDEST, and how it was found."""
-    count = f"{runs.measured.size} and {runs.baseline.size} runs"
+def _half_width(runs: _Sides, means: _Sides, prior: Prior) -> _HalfWidth:
+    """Return the half-width of the difference of the two means, at most WIDEST."""
+    sizes = f"{runs.measured.size} and {runs.baseline.size} runs"
     if means.df == 0:
-        half, method = _half_width_by_runs(runs, means, prior)
+        width = _half_width_by_runs(runs, means, prior)
     else:
-        half, method = _half_width_by_sessions(runs, means, prior)
-        count = f"{count} of {means.measured.size} and {means.baseline.size} sessions"
-    return min(half, WIDEST), f"{count}, {method}"
+        width = _half_width_by_sessions(runs, means, prior)
+        sizes = f"{sizes} of {means.measured.size} and {means.baseline.size} sessions"
+    return _HalfWidth(min(width.half, WIDEST), f"{sizes}, {width.method}")
 
 
-def _half_width_by_runs(runs: _Sides, means: _Sides, prior: Prior) -> tuple[float, str]:
-    if runs.fewest > 1:
-        half, method = _welch(runs.measured, runs.baseline), "Welch t"
-        if runs.fewest < RUNS_FOR_STUDENT:
+def _half_width_by_runs(runs: _Sides, means: _Sides, prior: Prior) -> _HalfWidth:
+    """Return the half-width with one session on each side, where the run is the observation."""
+    if runs.smaller_size > 1:
+        method = "Welch t"
+        half = _welch_half_width(runs.measured, runs.baseline)
+        if runs.smaller_size < RUNS_FOR_STUDENT:
             half = max(half, t_two_sided(LEVEL, runs.df) * runs.spread * runs.factor)
     else:
-        half, method = _predictive(runs, prior)
+        half, method = _predictive_half_width(runs, prior)
         for side in (runs.measured, runs.baseline):
             if side.size >= RUNS_FOR_STUDENT:
-                half = max(half, t_two_sided(LEVEL, side.size - 1) * math.sqrt(side.variance) * runs.factor)
+                spread = math.sqrt(side.variance)
+                half = max(half, t_two_sided(LEVEL, side.size - 1) * spread * runs.factor)
     between = prior.session or SESSION_SPREAD
-    part = between.half_width(LEVEL) * means.factor
-    if runs.fewest == 1 and prior.session is None:
-        return max(half, part), method
-    return math.hypot(half, part), f"{method}{with_sessions(between, means.factor)}"
+    half_of_sessions = between.half_width(LEVEL) * means.factor
+    if runs.smaller_size == 1 and prior.session is None:
+        # The spread of the prior covers that between sessions, so adding it would count it twice.
+        return _HalfWidth(max(half, half_of_sessions), method)
+    return _HalfWidth(math.hypot(half, half_of_sessions), f"{method}{session_clause(between, means.factor)}")
 
 
-def _half_width_by_sessions(runs: _Sides, means: _Sides, prior: Prior) -> tuple[float, str]:
+def _half_width_by_sessions(runs: _Sides, means: _Sides, prior: Prior) -> _HalfWidth:
+    """Return the half-width with several sessions on a side: the widest of those that the module lists."""
     between = prior.session or SESSION_SPREAD
     pooled = between.pooled(means.squares, means.df)
-    half_widths = [
-        (pooled.half_width(LEVEL) * means.factor, str(pooled)),
-        (_by_spread(means, between.df), f"Student t between sessions {means.spread:.1%}"),
+    by_runs = f"Student t between runs {runs.spread:.1%}"
+    widths = [
+        _HalfWidth(pooled.half_width(LEVEL) * means.factor, str(pooled)),
+        _HalfWidth(_student_half_width(means, between.df), f"Student t between sessions {means.spread:.1%}"),
     ]
-    if runs.fewest > 1:
-        half_widths.append((_by_spread(runs, math.inf), f"Student t between runs {runs.spread:.1%}"))
+    if runs.smaller_size > 1:
+        widths.append(_HalfWidth(_student_half_width(runs, math.inf), by_runs))
     else:
-        half_widths.append((_by_spread(runs, prior.df), f"Student t between runs {runs.spread:.1%}"))
-        half_widths.append(_predictive(runs, prior))
-    return max(half_widths)
+        widths.append(_HalfWidth(_student_half_width(runs, prior.df), by_runs))
+        widths.append(_predictive_half_width(runs, prior))
+    return max(widths)
 
 
-def _by_spread(sides: _Sides, prior_df: float) -> float:
-    """Student's half-width by the spread that the values show, no wider than that of one value on each side."""
+def _student_half_width(sides: _Sides, prior_df: float) -> float:
+    """Return Student's half-width by the spread that the observations show; 0 if they show none.
+
+    It is at most that of one observation on each side with this spread, known on `prior_df` degrees of freedom.
+    """
     if sides.squares <= 0:
         return 0.0
-    one_each = t_two_sided(LEVEL, prior_df) * math.sqrt(2)
-    return min(t_two_sided(LEVEL, _effective_df(sides)) * sides.factor, one_each) * sides.spread
+    most = t_two_sided(LEVEL, prior_df) * math.sqrt(2)
+    return min(t_two_sided(LEVEL, _effective_df(sides)) * sides.factor, most) * sides.spread
 
 
 def _effective_df(sides: _Sides) -> float:
-    """Satterthwaite's degrees of freedom of the pooled variance: as many as `df` if both sides spread alike."""
+    """Return Satterthwaite's degrees of freedom of the pooled variance: equal to `df` if both sides spread alike."""
     total = 0.0
     for side in (sides.measured, sides.baseline):
         if side.size > 1:
@@ -336,15 +401,20 @@ def _effective_df(sides: _Sides) -> float:
     return sides.squares**2 / total
 
 
-def _predictive(runs: _Sides, prior: Prior) -> tuple[float, str]:
+def _predictive_half_width(runs: _Sides, prior: Prior) -> _HalfWidth:
+    """Return the half-width by the spread of the runs pooled with the prior between runs."""
     df = prior.df + runs.df
-    half = t_two_sided(LEVEL, df) * math.sqrt((prior.df * prior.spread**2 + runs.squares) / df) * runs.factor
-    return half, f"predictive t, spread between runs {prior.spread:.1%} ({prior.source})"
+    spread = math.sqrt((prior.df * prior.spread**2 + runs.squares) / df)
+    method = f"predictive t, spread between runs {prior.spread:.1%} ({prior.source})"
+    return _HalfWidth(t_two_sided(LEVEL, df) * spread * runs.factor, method)
 
 
-def _welch(a: _Sample, b: _Sample) -> float:
-    x, y = a.variance / a.size, b.variance / b.size
-    if x + y <= 0:
+def _welch_half_width(a: _Sample, b: _Sample) -> float:
+    """Return Welch's half-width of the difference of two means, each with a spread of its own."""
+    variance_a = a.variance / a.size
+    variance_b = b.variance / b.size
+    variance = variance_a + variance_b
+    if variance <= 0:
         return 0.0
-    df = (x + y) ** 2 / (x**2 / (a.size - 1) + y**2 / (b.size - 1))
-    return t_two_sided(LEVEL, df) * math.sqrt(x + y)
+    df = variance**2 / (variance_a**2 / (a.size - 1) + variance_b**2 / (b.size - 1))
+    return t_two_sided(LEVEL, df) * math.sqrt(variance)

@@ -35,6 +35,6 @@ def test_the_numbers_of_a_drawn_record_follow_from_its_evidence(gpus):
     (record,) = records.values()
     subject = recompute(record, CATALOG.cases["roofs"])
     assert (subject.differences, subject.unmatched, subject.unreadable) == ((), (), ())
-    assert rules.invalid(subject) == ()
+    assert rules.check_record(subject) == ()
     link = next(each for each in record.measurements if each.name == "h2d_pinned")
     assert link.devices[0] == pytest.approx(5.5e9, rel=0.05)

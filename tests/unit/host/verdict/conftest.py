@@ -81,7 +81,7 @@ def _believed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         for name in ("verify", "compare"):
             monkeypatch.setattr(import_module(f"flagbench.verdict.{name}"), "recompute", Subject)
         for name in ("rules", "compare"):
-            monkeypatch.setattr(import_module(f"flagbench.verdict.{name}"), "invalid", _on_any_record)
+            monkeypatch.setattr(import_module(f"flagbench.verdict.{name}"), "check_record", _on_any_record)
 
 
 def _on_any_record(subject: Subject) -> tuple[Finding, ...]:

@@ -15,7 +15,7 @@ import pytest
 from flagbench.records.read import RecordError
 from flagbench.verdict import Verdict, verify_claim
 from flagbench.verdict.recompute import recompute
-from flagbench.verdict.rules import invalid
+from flagbench.verdict.rules import check_record
 from flagbench_cases.record import measured
 from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence.section import digest_of
@@ -61,7 +61,7 @@ def test_a_sound_one_is_valid_and_has_every_rank() -> None:
     assert [rank.rank for rank in record.ranks] == [*range(WORLD)]
     last = record.ranks[-1]
     assert (last.node, last.local_rank, last.host, last.pid, last.steps) == (NODES - 1, 7, "machine", 9 + WORLD, 24)
-    assert invalid(recompute(record, CASE)) == ()
+    assert check_record(recompute(record, CASE)) == ()
     assert verify_claim([record], CLAIM, CASE).verdict is Verdict.NOT_COMPARABLE  # the row is of eight devices
 
 
@@ -99,7 +99,7 @@ def rank(number: int, **fields: Any) -> Callable[[Raw], None]:
 def test_a_doctored_one_is_invalid(edit: Callable[[Raw], object], rule: str) -> None:
     raw = large()
     edit(raw)
-    assert rule in {finding.rule for finding in invalid(recompute(read(raw), CASE))}
+    assert rule in {finding.rule for finding in check_record(recompute(read(raw), CASE))}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from flagbench.records.read import read_record
 from flagbench.verdict import Verdict
 from flagbench.verdict.derivation import Unknown, derived_conditions
 from flagbench.verdict.recompute import recompute
-from flagbench.verdict.rules import RULES, Consequence, invalid
+from flagbench.verdict.rules import RULES, Consequence, check_record
 from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
 from flagbench_core.config import digest as config_digest
@@ -90,7 +90,7 @@ def changed(name: str, changes: Mapping[str, Any]) -> Record:
 
 def found(record: Record) -> list[str]:
     """The ids of the rules that find something in the parts of a record, whatever its evidence gives."""
-    return [finding.rule for finding in invalid(Subject(record, CATALOG.cases[record.case]))]
+    return [finding.rule for finding in check_record(Subject(record, CATALOG.cases[record.case]))]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in ROWS.glob("*.json")))
@@ -103,7 +103,7 @@ def test_no_rule_finds_anything_in_a_record_of_a_device(path: Path) -> None:
     raw = json.loads(path.read_text(encoding="utf-8"))
     raw["flagbench"]["version"] = "0.1"  # of an earlier version, as these records will be
     record = read(raw)
-    assert invalid(recompute(record, CATALOG.cases[record.case])) == ()
+    assert check_record(recompute(record, CATALOG.cases[record.case])) == ()
 
 
 def test_every_family_has_a_measured_record() -> None:
@@ -391,7 +391,7 @@ def test_a_rule_on_evidence_finds_what_it_is_for(rule: str, claim: str, edit: Ed
     record = read(consistent(raw))
     subject = recompute(record, CATALOG.cases[record.case])
     assert subject.differences == ()
-    assert rule in [finding.rule for finding in invalid(subject)]
+    assert rule in [finding.rule for finding in check_record(subject)]
     assert verified(raw, claim=claim).verdict is Verdict.INVALID
 
 
@@ -408,7 +408,7 @@ def test_every_rule_says_whom_it_is_for() -> None:
 
 def test_a_rule_has_five_messages_at_most() -> None:
     record = changed(A100, {f"ranks.{number}.exit": "SIGKILL" for number in range(8)})
-    found = [each.rule for each in invalid(Subject(record, CATALOG.cases["distilbert"]))]
+    found = [each.rule for each in check_record(Subject(record, CATALOG.cases["distilbert"]))]
     assert found.count("ranks") == 5
 
 

@@ -15,7 +15,7 @@ from flagbench.verdict.stats.between import (
     SESSION_SPREAD,
     Prior,
     SessionSpread,
-    further_runs,
+    count_further_runs,
     history_prior,
     over_runs,
 )
@@ -23,9 +23,9 @@ from flagbench.verdict.stats.faster_or_slower import (
     Further,
     SessionRuns,
     SideOutcome,
+    classify_sides,
     compare_sides,
-    further_each,
-    side_outcome,
+    count_further_on_each_side,
 )
 from flagbench.verdict.stats.looks import look_levels
 
@@ -64,7 +64,7 @@ def half_width(sessions: list[SessionRuns], prior: Prior = DEFAULT) -> float:
 
 
 def outcome(sessions: list[SessionRuns], within: float = 0.02) -> SideOutcome:
-    return side_outcome(compare_sides(sessions).interval, within)
+    return classify_sides(compare_sides(sessions).interval, within)
 
 
 def test_welchs_interval_of_logarithms_is_scipys() -> None:
@@ -88,7 +88,7 @@ def test_welchs_interval_of_logarithms_is_scipys() -> None:
     ],
 )
 def test_the_same_is_decided_before_slower(interval: tuple[float, float], outcome: SideOutcome) -> None:
-    assert side_outcome(interval, 0.02) is outcome
+    assert classify_sides(interval, 0.02) is outcome
 
 
 def test_one_run_against_five_pools_their_spread_with_the_prior() -> None:
@@ -101,7 +101,7 @@ def test_one_run_against_five_pools_their_spread_with_the_prior() -> None:
 
 def test_a_prior_that_is_too_small_raises_no_alarm() -> None:
     noisy, tiny = (1700.0, 1800.0, 1900.0, 2000.0, 2100.0), Prior(0.0025, 30.0)
-    assert side_outcome(compare_sides(together([1650.0], noisy), prior=tiny).interval) is SideOutcome.INCONCLUSIVE
+    assert classify_sides(compare_sides(together([1650.0], noisy), prior=tiny).interval) is SideOutcome.INCONCLUSIVE
 
 
 def test_a_history_adds_what_two_sessions_differ_by() -> None:
@@ -119,7 +119,7 @@ def test_several_runs_of_two_sessions_differ_by_them(prior: Prior, between: floa
     assert (outcome(one), outcome(two)) == (SideOutcome.SAME, SideOutcome.INCONCLUSIVE)
     # Further runs of a session narrow what its runs differ by, and not what it differs by from others.
     for sessions, unit in ((one, "run"), (two, "session")):
-        further = further_each(sessions, within=0.01, prior=prior)
+        further = count_further_on_each_side(sessions, within=0.01, prior=prior)
         assert further is not None
         assert further.unit == unit
 
@@ -177,7 +177,7 @@ def test_sides_of_the_same_sessions_are_compared_by_their_runs() -> None:
     # A run too few on one side leaves most of the sessions' difference cancelled.
     uneven = [SessionRuns(first, first), SessionRuns(second, second[:2])]
     assert half_width(uneven) < half_width(apart([first, second], [first, second[:2]]))
-    assert further_each(uneven) == Further(1, "session")
+    assert count_further_on_each_side(uneven) == Further(1, "session")
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.005, 0.01, 0.02, 0.04])
@@ -199,20 +199,20 @@ def test_further_sessions_and_runs_never_widen_the_interval(spread: float, withi
 
 
 def test_further_runs_are_as_many_as_then_decide() -> None:
-    further = further_each(together([1900.0], [1920.0]))
+    further = count_further_on_each_side(together([1900.0], [1920.0]))
     assert further == Further(29, "run")
     here, there = nights(1, 0.0, 30, 0.02), nights(1, 0.0, 30, 0.02, 1920 / 1900)
     assert outcome(together(here[0], there[0])) is not SideOutcome.INCONCLUSIVE
-    assert further_each(together([1900.0], [1901.0]), within=0.0001) is None
-    assert further_runs(lambda low, high: False, [1.0]) is None
-    assert further_runs(lambda low, high: high < 1.03, [1.0]) == 2
+    assert count_further_on_each_side(together([1900.0], [1901.0]), within=0.0001) is None
+    assert count_further_runs(lambda low, high: False, [1.0]) is None
+    assert count_further_runs(lambda low, high: high < 1.03, [1.0]) == 2
     # A window of +-11 % needs as many runs as narrow it to 5 %, however little runs are assumed to spread.
-    assert further_runs(lambda low, high: high < 1.05, [1.0]) == 1
-    assert further_runs(lambda low, high: high < 1.05, [1.0], [0.11]) == 6
-    assert further_runs(lambda low, high: high < 1.05, [1.0], [0.11], session=0.0) == 5
+    assert count_further_runs(lambda low, high: high < 1.05, [1.0]) == 1
+    assert count_further_runs(lambda low, high: high < 1.05, [1.0], [0.11]) == 6
+    assert count_further_runs(lambda low, high: high < 1.05, [1.0], [0.11], session=0.0) == 5
     # No number of runs narrows what a session adds.
-    assert further_runs(lambda low, high: high < 1.019, [1.0] * 5) is None
-    assert further_runs(lambda low, high: high < 1.019, [1.0] * 5, apart=True) == 1
+    assert count_further_runs(lambda low, high: high < 1.019, [1.0] * 5) is None
+    assert count_further_runs(lambda low, high: high < 1.019, [1.0] * 5, in_new_sessions=True) == 1
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_further_sessions_are_as_many_as_then_decide(
     def sides(more: int) -> list[SessionRuns]:
         return apart(nights(here + more, spread, runs, 0.0, ratio), nights(there + more, spread, runs))
 
-    further = further_each(sides(0))
+    further = count_further_on_each_side(sides(0))
     assert further is not None
     assert further.unit == "session"
     outcomes = [outcome(sides(more)) is SideOutcome.INCONCLUSIVE for more in range(further.more + 3)]
@@ -240,10 +240,11 @@ def test_further_sessions_are_as_many_as_then_decide(
 
 def test_one_session_a_side_says_sessions_where_its_runs_do_not_decide() -> None:
     # Its runs would: the interval is that of runs that spread by 2 %.
-    assert further_each(apart([[1900.0]], [[2000.0]])) == Further(3, "run")
+    assert count_further_on_each_side(apart([[1900.0]], [[2000.0]])) == Further(3, "run")
     # They would not: 2.2 % lies within the +-2.8 % of a session a side. Of three it is +-1.9 %.
-    assert further_each(apart(nights(1, 0.0, 5, 0.0025, 0.978), nights(1, 0.0, 5, 0.0025))) == Further(3, "session")
-    assert further_each(apart([[1900.0] * 5], [[1900.1] * 5]), within=0.0001) is None
+    slower = apart(nights(1, 0.0, 5, 0.0025, 0.978), nights(1, 0.0, 5, 0.0025))
+    assert count_further_on_each_side(slower) == Further(3, "session")
+    assert count_further_on_each_side(apart([[1900.0] * 5], [[1900.1] * 5]), within=0.0001) is None
 
 
 def test_a_side_needs_positive_rates() -> None:
@@ -305,5 +306,5 @@ def test_an_interval_has_finite_ends_whatever_a_record_says(rate: float) -> None
     two = apart([[rate], [1e150]], [[1e-150], [1.0]])
     for sessions in (together([rate, 1e150], [1e-150, 1.0]), together([rate], [1e-150]), two):
         assert math.isfinite(compare_sides(sessions).interval[1])
-        further_each(sessions)
-    further_runs(lambda low, high: False, [rate, 1e150])
+        count_further_on_each_side(sessions)
+    count_further_runs(lambda low, high: False, [rate, 1e150])
