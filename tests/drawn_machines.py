@@ -15,7 +15,7 @@ from catalogs import CATALOG
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.priors import prior_to_json
 from flagbench.records.read import read_record
-from flagbench.verdict.recompute import facts as facts_of_record
+from flagbench.verdict.recompute import collect_facts as facts_of_record
 from flagbench.verdict.stats.between import DEFAULT, history_prior
 from flagbench_core.config import digest
 from flagbench_core.evidence import derive

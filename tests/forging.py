@@ -33,7 +33,7 @@ def consistent(raw: Raw) -> Raw:
     record = read_record(json.dumps(sealed(raw)).encode())
     section = read_section(raw["evidence"])
     case = CATALOG.cases[raw["case"]]
-    found = derive(section, recompute.facts(record, case, section))
+    found = derive(section, recompute.collect_facts(record, case, section))
     raw.update(metrics=found.metrics, window=found.window, work=found.work, timing=found.timing)
     ceiling = found.flops and found.flops["measured_ceiling"]
     raw["flops"].update({**(found.flops or {}), "measured_ceiling": ceiling and raw["flops"]["measured_ceiling"]})

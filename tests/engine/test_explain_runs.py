@@ -17,7 +17,7 @@ from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.verdict import verify_claim
 from flagbench.verdict.explain import Cause, explain
-from flagbench.verdict.stall import counted_by, find_stall
+from flagbench.verdict.stall import find_counted_time, find_stall
 from flagbench_core.evidence.section import TRAIN, WINDOW, read_section
 from running import run_case
 
@@ -54,7 +54,7 @@ def test_a_loader_that_sleeps(tmp_path: Path) -> None:
 def test_a_step_that_stalls(tmp_path: Path) -> None:
     record = run(tmp_path / "run", **slow_rank(tmp_path, 1, 3.0, step=24))
     window = read_section(record.raw["evidence"]).stretch(TRAIN, WINDOW)
-    found = find_stall(window, *counted_by("p_core", window))
+    found = find_stall(window, *find_counted_time("p_core", window))
     assert found is not None
     assert (found.first, found.last, found.rank, found.column) == (25, 25, 1, "device")
     assert found.seconds >= 3.0

@@ -40,7 +40,7 @@ from flagbench.records.read import read_record
 from flagbench.report.certificate_page import render
 from flagbench.report.junit import JUnitCase, Kind, junit_xml
 from flagbench.system.clock import utc_now
-from flagbench.verdict.efficiency import efficiency
+from flagbench.verdict.efficiency import compute_efficiency
 from flagbench.verdict.result import Ratio
 from flagbench.verdict.series import CLOCK_SKEW
 
@@ -118,7 +118,7 @@ def _efficiencies(records: Iterable[Record], price: float | None) -> list[Any]:
     """The energy and the cost of the work of each run that has either."""
     efficiencies = []
     for record in records:
-        efficiency_of_run = efficiency(record, price)
+        efficiency_of_run = compute_efficiency(record, price)
         if efficiency_of_run is not None:
             efficiencies.append(msgspec.to_builtins(efficiency_of_run))
     return efficiencies

@@ -24,11 +24,11 @@ from flagbench.records.runs_and_series import Runs
 from flagbench.report import explanation_page, verdict_table
 from flagbench.report.junit import junit_of_verdict
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
-from flagbench.verdict.efficiency import efficiency
+from flagbench.verdict.efficiency import compute_efficiency
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
-from flagbench.verdict.series import dated, look_level, with_series
+from flagbench.verdict.series import look_level, with_future_dates, with_series
 from flagbench.verdict.stats.faster_or_slower import WITHIN
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
@@ -114,7 +114,7 @@ def command(
     result = _judge(judged, runs, claim, base, terms)
     if base is not None:
         series = [*series, *base.summaries("baseline")]
-    result = dated(with_series(result, series), judged, datetime.now(timezone.utc).replace(tzinfo=None))
+    result = with_future_dates(with_series(result, series), judged, datetime.now(timezone.utc).replace(tzinfo=None))
     explanation = None
     if why and judged:
         explanation = _explain_runs(judged, result, base)
@@ -122,7 +122,7 @@ def command(
         write_output(junit, junit_of_verdict(result))
     if as_json:
         document = result.to_dict()
-        document["efficiency"] = msgspec.to_builtins([efficiency(record, price_here()) for record in judged])
+        document["efficiency"] = msgspec.to_builtins([compute_efficiency(record, price_here()) for record in judged])
         if why:
             document["explanation"] = None
         if explanation is not None:

@@ -17,7 +17,7 @@ from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
 from flagbench.records.named import is_path
 from flagbench.records.store import Store, StoredRecord, open_store
-from flagbench.verdict.samples import began, sessions
+from flagbench.verdict.samples import group_into_sessions, start_time
 from flagbench.verdict.stats.between import DEFAULT, Prior, history_prior
 
 MOST_EARLIER_RUNS = 50
@@ -69,9 +69,9 @@ def store_priors(store: Store, records: Sequence[Record], compared: Sequence[Rec
 
 def _divide_into_sessions(runs: Sequence[Summary]) -> list[list[Summary]]:
     """Return the runs of one machine in sessions."""
-    start_times = [began(run.created_at, run.duration or 0.0) for run in runs]
+    start_times = [start_time(run.created_at, run.duration or 0.0) for run in runs]
     runs_by_session = []
-    for indices in sessions(start_times):
+    for indices in group_into_sessions(start_times):
         runs_by_session.append([runs[index] for index in indices])
     return runs_by_session
 

@@ -15,7 +15,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.records.index import Summary
 from flagbench.records.store import Store, StoredRecord
-from flagbench.verdict.early_end import early_end
+from flagbench.verdict.early_end import find_early_end
 from flagbench.verdict.result import four_digits
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
@@ -97,7 +97,7 @@ def outcome_of(entry: StoredRecord) -> str | None:
     summary = entry.summary
     if summary is None:
         return state_of(entry).value
-    ended = early_end(summary.state, summary.exit_code or 0)
+    ended = find_early_end(summary.state, summary.exit_code or 0)
     if ended is not None:
         return ended.state.value
     return summary.verdict

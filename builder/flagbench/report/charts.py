@@ -33,7 +33,7 @@ from flagbench.report.axes import (
 from flagbench.report.verdict_page import STYLES, with_slowest
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict.claim_limits import HIGH, LOW
-from flagbench.verdict.disturbance import throttled
+from flagbench.verdict.disturbance import find_throttling
 from flagbench.verdict.losses import LossCurve
 from flagbench.verdict.result import Ratio, number_text
 from flagbench_core.evidence.slow_devices import slowest_device
@@ -438,7 +438,7 @@ def _clock_row(device: DeviceTelemetry, clock: float) -> ChartRow:
     ends = (min(clock, lowest), max(clock, highest))
     text = f"{number_text(clock)} MHz"
     tone = "s0"
-    seconds_by_reason = throttled([device])
+    seconds_by_reason = find_throttling([device])
     if seconds_by_reason:
         text += f", throttled {max(seconds_by_reason.values()):.1f} s"
         tone = "bad"
@@ -448,7 +448,7 @@ def _clock_row(device: DeviceTelemetry, clock: float) -> ChartRow:
 def _throttle_reasons(device: DeviceTelemetry) -> str:
     """Return for how long each reason lowered the clock, also a device's own power limit; `no` without reasons."""
     reasons = []
-    for reason, seconds in throttled([device], at_own_limit=True).items():
+    for reason, seconds in find_throttling([device], at_own_limit=True).items():
         reasons.append(f"{reason} {seconds:.1f} s")
     return ", ".join(reasons) or "no"
 

@@ -22,7 +22,7 @@ from flagbench.records.store import StoredRecord
 from flagbench.report.charts import interval_text, scale_of, slowest_of
 from flagbench.report.verdict_page import NOTHING, setting_text, with_slowest
 from flagbench.verdict.conditions import shown
-from flagbench.verdict.efficiency import efficiency
+from flagbench.verdict.efficiency import compute_efficiency
 from flagbench.verdict.result import number_text
 from flagbench_core.evidence.drift import lap_drifts
 
@@ -147,7 +147,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
 def _facts_table(record: Record) -> Table:
     """Return a table of what was run, when and where, how it ended, and its energy and price."""
     status = record.status
-    energy_and_price = efficiency(record, price_here())
+    energy_and_price = compute_efficiency(record, price_here())
     facts = {
         "id": record.record_id,
         "image": f"{record.case}:{record.stack}",

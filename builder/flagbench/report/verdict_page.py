@@ -23,8 +23,8 @@ from flagbench.verdict import Agreement, Verdict, VerifyResult
 from flagbench.verdict.compare import ABSENT
 from flagbench.verdict.conditions import DEVICE_MODEL, describe, shown
 from flagbench.verdict.early_end import EndedAs
-from flagbench.verdict.efficiency import efficiency
-from flagbench.verdict.interval import common, estimate, session_of
+from flagbench.verdict.efficiency import compute_efficiency
+from flagbench.verdict.interval import estimate, metric_of_each, session_of
 from flagbench.verdict.result import (
     Against,
     CitedRow,
@@ -35,7 +35,7 @@ from flagbench.verdict.result import (
     slowest_device,
     slowest_text,
 )
-from flagbench.verdict.subject import ending, slow_devices
+from flagbench.verdict.subject import describe_ending, describe_slow_devices
 from flagbench_core import __version__
 from flagbench_core.evidence.section import MEASURE, kind_of
 
@@ -338,7 +338,7 @@ def _share_of_cited(row: CitedRow) -> str:
 
 def _failure_lines(record: Record) -> list[str]:
     """Return how a failed run ended, and what to do."""
-    lines = [f"error: {ending(record)}"]
+    lines = [f"error: {describe_ending(record)}"]
     if record.status.remedy is not None:
         lines.append(f"fix: {record.status.remedy}")
     return lines
@@ -348,7 +348,7 @@ def _measured_notes(records: Sequence[Record]) -> tuple[str, ...]:
     """Return notes on what a case measured: slow devices, measurements that were not steady, and absent ones."""
     notes: list[str] = []
     for record in records:
-        notes += slow_devices(record)
+        notes += describe_slow_devices(record)
         unsteady = [measurement.name for measurement in record.measurements if not measurement.steady]
         if unsteady:
             notes.append(f"not steady, the median of what was measured in time: {', '.join(unsteady)}")
@@ -375,7 +375,7 @@ def _efficiency_lines(records: Sequence[Record]) -> list[str]:
     """Return the energy and the price of the runs, each text once."""
     lines: list[str] = []
     for record in records:
-        energy_and_price = efficiency(record, price_here())
+        energy_and_price = compute_efficiency(record, price_here())
         if energy_and_price is None:
             continue
         text = energy_and_price.text()
@@ -517,7 +517,7 @@ def _common_metrics(records: Sequence[Record]) -> dict[str, list[Metric]]:
         return {}
     metrics_by_name = {}
     for metric in records[0].metrics:
-        metrics = common(records, metric.name)
+        metrics = metric_of_each(records, metric.name)
         units_and_scopes = {(metric.unit, metric.scope) for metric in metrics}
         if len(units_and_scopes) == 1:
             metrics_by_name[metric.name] = metrics

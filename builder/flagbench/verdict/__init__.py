@@ -3,7 +3,7 @@
 from flagbench.verdict.compare import Comparison, compare_records, judge_speed
 from flagbench.verdict.conditions import Agreement
 from flagbench.verdict.result import Verdict, VerifyResult
-from flagbench.verdict.verify import choose_claim, claims_for, verify_baseline, verify_claim, verify_reference
+from flagbench.verdict.verify import choose_claim, select_claims, verify_baseline, verify_claim, verify_reference
 
 __all__ = [
     "Agreement",
@@ -11,9 +11,9 @@ __all__ = [
     "Verdict",
     "VerifyResult",
     "choose_claim",
-    "claims_for",
     "compare_records",
     "judge_speed",
+    "select_claims",
     "verify_baseline",
     "verify_claim",
     "verify_reference",

@@ -1,6 +1,7 @@
-"""Whether a record has the checks that its case names, and whether they hold again by what else it contains.
+"""Find the checks that a record lacks, and those that passed in the run but do not hold by the record's own numbers.
 
-When a check applies, and what it demands, is said once, in `flagbench_core.checks`.
+A run makes the checks that its case's manifest names, such as `loss_finite` or `learned`, and records each with its
+outcome. When a check applies, and what it demands, is defined in `flagbench_core.checks`, which runs use as well.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from flagbench.verdict.derivation import count, number, schedule
 from flagbench_core import checks
 
 
-def missing(record: Record, case: Case) -> tuple[str, ...]:
-    """The checks of the case's manifest that apply to a record and that it does not have, in the manifest's order."""
+def find_missing(record: Record, case: Case) -> tuple[str, ...]:
+    """Return the checks of the case's manifest that apply to a record and that it does not have, in that order."""
     present = {check.name for check in record.checks}
     facts = _facts(record)
     names = []
@@ -25,22 +26,22 @@ def missing(record: Record, case: Case) -> tuple[str, ...]:
     return tuple(names)
 
 
-def failing_again(record: Record) -> Iterator[str]:
-    """The checks of a record that it says have passed and that do not hold, with the numbers."""
+def find_failing_again(record: Record) -> Iterator[str]:
+    """Yield a clause for each check that passed by the record and does not hold when it is made again."""
     for check in record.checks:
         if not check.ok:
             continue
-        answer = _check_again(record, check)
+        answer = _make_again(record, check)
         if answer is None:
             continue
         passed, values = answer
         if not passed:
-            numbers = ", ".join(f"{name} {number:.6g}" for name, number in values.items())
+            numbers = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
             yield f"the check {check.name} passed, but does not hold: {numbers}"
 
 
-def _check_again(record: Record, check: Check) -> checks.Answer | None:
-    """A check made of what the record contains; None where it does not have all that it takes."""
+def _make_again(record: Record, check: Check) -> checks.Answer | None:
+    """Make a check again from the record's numbers; None if the record does not have all of them."""
     if record.quality is None:
         return None
     if check.name == "loss_finite":
@@ -50,21 +51,25 @@ def _check_again(record: Record, check: Check) -> checks.Answer | None:
     if check.name == "learned":
         return _learned(record, record.quality)
     if check.name == "evaluated":
-        last = max((count(evaluation, "steps") or 0 for evaluation in _evaluations(record)), default=0)
-        return checks.evaluated(last, _first_step(record.quality) + _steps(record))
+        steps_of_evaluations = [count(evaluation, "steps") or 0 for evaluation in _evaluations(record)]
+        last_step = _first_step(record.quality) + _steps(record)
+        return checks.evaluated(max(steps_of_evaluations, default=0), last_step)
     if check.name == "above_chance":
         return _above_chance(record, check)
     return None
 
 
 def _updated(record: Record, quality: Quality) -> checks.Answer | None:
-    if _first_step(quality):  # the steps before the checkpoint are counted too
+    """Check again that enough steps updated the model; None for a resumed run."""
+    # The skipped steps of a resumed run include those before its checkpoint, which are not in its steps.
+    if _first_step(quality):
         return None
     warmup = count(schedule(record.config), "warmup_steps") or 0
     return checks.updated(_skipped_steps(quality) - warmup, _steps(record) - warmup)
 
 
 def _learned(record: Record, quality: Quality) -> checks.Answer | None:
+    """Check again that the loss fell; None if the record does not have the losses of all steps."""
     losses = _losses(quality)
     if len(losses) != _steps(record):
         return None
@@ -72,44 +77,49 @@ def _learned(record: Record, quality: Quality) -> checks.Answer | None:
 
 
 def _above_chance(record: Record, check: Check) -> checks.Answer | None:
-    """By the last evaluation that counted its right answers."""
+    """Check again that the accuracy is above that of guessing, by the last evaluation that has one."""
     chance = number(check.values, "chance")
     if chance is None:
         return None
     for evaluation in reversed(_evaluations(record)):
-        accuracy, counted = number(evaluation, "accuracy"), count(evaluation, "counted")
+        accuracy = number(evaluation, "accuracy")
+        counted = count(evaluation, "counted")
         if accuracy is not None and counted is not None:
             return checks.above_chance(accuracy, counted, chance)
     return None
 
 
 def _losses(quality: Quality) -> Sequence[float | None]:
-    """The losses of the first steps; None where one is not finite."""
+    """Return the losses of the first steps; None in place of a loss that is not finite."""
     if quality.losses is None:
         return ()
     return quality.losses.values
 
 
 def _steps(record: Record) -> int:
-    """The steps that the run made."""
+    """Return the number of steps that the run made."""
     if record.work is None:
         return 0
     return record.work.steps
 
 
 def _first_step(quality: Quality) -> int:
-    """The step that a resumed run began with."""
+    """Return the step of the checkpoint from which the run was resumed; 0 if it was not resumed."""
     return count(quality.resumed, "step") or 0
 
 
 def _skipped_steps(quality: Quality) -> int:
-    """The steps whose update was skipped."""
+    """Return the number of steps whose update was skipped, because their gradients were not finite."""
     return count(quality.training, "skipped_steps") or 0
 
 
 def _facts(record: Record) -> checks.CheckFacts | None:
-    """What decides which checks apply; None where the configuration does not say, which has a rule of its own."""
-    config, quality = record.config or {}, record.quality
+    """Return the facts that decide which checks apply; None if the configuration lacks one of them.
+
+    Other rules find that the configuration is incomplete.
+    """
+    config = record.config or {}
+    quality = record.quality
     ranks_of_replica = (count(config, "layout.tp") or 1) * (count(config, "layout.pp") or 1)
     try:
         return checks.facts_of(
@@ -124,7 +134,7 @@ def _facts(record: Record) -> checks.CheckFacts | None:
 
 
 def _evaluations(record: Record) -> list[dict[str, object]]:
-    """The evaluations that followed a step."""
+    """Return the evaluations that followed a step; the one before training has the epoch -1."""
     if record.quality is None:
         return []
     return [evaluation for evaluation in record.quality.evaluations if (number(evaluation, "epoch") or 0) >= 0]

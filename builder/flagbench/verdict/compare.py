@@ -1,9 +1,13 @@
-"""Two records side by side: what differs, and the ratio of what both measured."""
+"""Compare two records side by side: the conditions and settings that differ, and the ratio of each metric.
+
+This is what `flagbench compare` shows. Unlike `verify`, it compares records of different conditions too, and gives no
+verdict on them; `judge_speed` adds one if both records can have it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, to_builtins
 
@@ -18,51 +22,59 @@ from flagbench.verdict.losses import LossComparison, compare_losses
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Estimate, Ratio, VerifyResult
 from flagbench.verdict.rules import check_record
-from flagbench.verdict.samples import same_run
+from flagbench.verdict.samples import explain_same_run
 from flagbench.verdict.subject import Subject
 from flagbench.verdict.verify import verify_baseline
 from flagbench_core.exit_codes import ExitCode
 
 ABSENT = object()
-"""Marks a setting that a configuration does not have; None is a value."""
+"""Stands for a setting that a configuration does not have, because None is a value."""
 
 
 class MetricPair(Struct, frozen=True):
-    """A metric of two records, as computed from their evidence.
-
-    `ratio` is B over A, None where either is absent, invalid or in another unit. The intervals of `a` and `b` are
-    within the runs, that of `ratio` is between runs.
-    """
+    """A metric of two records, as computed from their evidence."""
 
     name: str
     unit: str
+    """The unit of the metric; both units, joined by ` | `, if they differ."""
     a: Estimate | None
+    """The value in A with the interval of its steps; None if A does not have the metric."""
     b: Estimate | None
+    """The value in B with the interval of its steps; None if B does not have the metric."""
     ratio: Ratio | None
+    """B over A with the interval between runs; None if a value is absent, a record invalid, or the units differ."""
+
+
+class SettingPair(NamedTuple):
+    """A setting that differs in two configurations; a value is ABSENT if its configuration lacks the setting."""
+
+    path: str
+    """The dotted path of the setting, such as `train.batch_size`."""
+    a: Any
+    b: Any
 
 
 class Comparison(Struct, frozen=True):
-    """Two records of one case. `config` are leaves of the configuration that differ, by dotted path.
-
-    In `conditions`, `here` is B and `expected` is A; only those that are not equal are listed.
-    """
+    """The comparison of record B with record A, both of one case."""
 
     a: Record
     b: Record
     conditions: tuple[ConditionResult, ...]
-    config: tuple[tuple[str, Any, Any], ...]
+    """The conditions that are not equal; in each, `here` is B and `expected` is A."""
+    config: tuple[SettingPair, ...]
+    """The settings that are not equal."""
     metrics: tuple[MetricPair, ...]
     gate: str
     """The metric of the case that a verdict would be on."""
     problems: tuple[str, ...]
-    """What makes a record invalid, or its numbers no evidence, one clause each; A and B are named."""
+    """Why a record is invalid, or its numbers cannot be checked, as clauses that name A or B."""
     exit_code: ExitCode = ExitCode.OK
-    """INVALID and INCONCLUSIVE as for `flagbench verify`, where a record is invalid or has no evidence."""
+    """INVALID if a record is invalid, INCONCLUSIVE if one has no evidence, as for `flagbench verify`."""
     losses: LossComparison | None = None
-    """None if no step has a loss in both records."""
+    """The comparison of the losses; None if no step has a loss in both records."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; the shape `flagbench compare --json` prints."""
+        """Return the JSON document that `flagbench compare --json` prints."""
         conditions = []
         for condition in self.conditions:
             conditions.append(
@@ -74,8 +86,8 @@ class Comparison(Struct, frozen=True):
                 }
             )
         config = []
-        for path, a, b in self.config:
-            config.append({"path": path, "a": _null_if_absent(a), "b": _null_if_absent(b)})
+        for setting in self.config:
+            config.append({"path": setting.path, "a": _null_if_absent(setting.a), "b": _null_if_absent(setting.b)})
         return {
             "schema": "comparison/v1",
             "exit_code": int(self.exit_code),
@@ -94,11 +106,13 @@ class Comparison(Struct, frozen=True):
 def compare_records(a: Record, b: Record, case: Case, terms: Terms = STANDARD) -> Comparison:
     """Compare record B with record A. Conditions that differ are reported, never refused.
 
-    An invalid record has no ratio to another: its numbers are shown as its evidence gives them.
+    The metrics of an invalid record are shown as its evidence gives them, without a ratio.
 
     Args:
-        case: the case of both.
-        terms: what is known of the spread between runs.
+        a: the record to compare with.
+        b: the record to compare.
+        case: the case of both records.
+        terms: the spread between runs that is assumed for the intervals of ratios.
 
     Raises:
         FlagbenchError: the records are of different cases.
@@ -109,25 +123,28 @@ def compare_records(a: Record, b: Record, case: Case, terms: Terms = STANDARD) -
             remedy="compare two records of the same case; `flagbench results ls` shows them",
         )
     subjects = {"A": recompute(a, case), "B": recompute(b, case)}
-    a, b = subjects["A"].record, subjects["B"].record
-    invalid_parts = _invalid_parts(subjects)
-    unproven = _unproven(subjects)
-    problems = [*invalid_parts, *unproven]
-    reason = same_run(a, b)
+    a = subjects["A"].record
+    b = subjects["B"].record
+    invalid_parts = _list_invalid_parts(subjects)
+    missing_evidence = _list_missing_evidence(subjects)
+    problems = [*invalid_parts, *missing_evidence]
+    reason = explain_same_run(a, b)
     if reason is not None and a.record_id != b.record_id:
         problems.append(f"A and B count as one run: {reason}")
     exit_code = ExitCode.OK
     if invalid_parts:
         exit_code = ExitCode.INVALID
-    elif unproven:
+    elif missing_evidence:
         exit_code = ExitCode.INCONCLUSIVE
-    names = dict.fromkeys(metric.name for metric in (*a.metrics, *b.metrics))
+    metrics = []
+    for name in dict.fromkeys(metric.name for metric in (*a.metrics, *b.metrics)):
+        metrics.append(_pair_metric(a, b, name, terms, comparable=not invalid_parts))
     return Comparison(
         a=a,
         b=b,
         conditions=_differing_conditions(a, b),
         config=_config_differences(a.config or {}, b.config or {}),
-        metrics=tuple(_pair(a, b, name, terms, comparable=not invalid_parts) for name in names),
+        metrics=tuple(metrics),
         gate=case.gate,
         problems=tuple(problems),
         exit_code=exit_code,
@@ -136,11 +153,14 @@ def compare_records(a: Record, b: Record, case: Case, terms: Terms = STANDARD) -
 
 
 def _null_if_absent(setting: Any) -> Any:
-    return None if setting is ABSENT else setting
+    """Return the JSON value of a setting, which is null if a configuration does not have it."""
+    if setting is ABSENT:
+        return None
+    return setting
 
 
-def _invalid_parts(subjects: Mapping[str, Subject]) -> list[str]:
-    """What makes A or B invalid, one clause each."""
+def _list_invalid_parts(subjects: Mapping[str, Subject]) -> list[str]:
+    """Return a clause for each finding that makes A or B invalid."""
     clauses = []
     for label, subject in subjects.items():
         for finding in check_record(subject):
@@ -148,8 +168,8 @@ def _invalid_parts(subjects: Mapping[str, Subject]) -> list[str]:
     return clauses
 
 
-def _unproven(subjects: Mapping[str, Subject]) -> list[str]:
-    """Why the numbers of A or B cannot be checked, one clause each."""
+def _list_missing_evidence(subjects: Mapping[str, Subject]) -> list[str]:
+    """Return a clause for each of A and B whose numbers cannot be checked."""
     clauses = []
     for label, subject in subjects.items():
         reason = explain_missing_evidence(subject)
@@ -159,64 +179,67 @@ def _unproven(subjects: Mapping[str, Subject]) -> list[str]:
 
 
 def _differing_conditions(a: Record, b: Record) -> tuple[ConditionResult, ...]:
-    """The conditions that are not equal and known of at least one of both."""
+    """Return the conditions that are not equal and that at least one of the records knows."""
     names = dict.fromkeys((*a.conditions, *b.conditions))
     differing = []
     for condition in compare_conditions(names, b.conditions, a.conditions):
-        unknown = condition.here is None and condition.expected is None
-        if condition.agreement is not Agreement.EQUAL and not unknown:
+        unknown_to_both = condition.here is None and condition.expected is None
+        if condition.agreement is not Agreement.EQUAL and not unknown_to_both:
             differing.append(condition)
     return tuple(differing)
 
 
 def judge_speed(comparison: Comparison, case: Case, terms: Terms = STANDARD) -> VerifyResult | None:
-    """What `verify --baseline` says of B, with A as the baseline.
+    """Return the result of `verify --baseline` for B, with A as the baseline.
 
-    None where there is nothing to say: a record is invalid or has no evidence, or both are one run.
+    None if there can be no verdict: a record is invalid or has no evidence, or both are of one run.
     """
-    a, b = comparison.a, comparison.b
+    a = comparison.a
+    b = comparison.b
     if comparison.problems or a.record_id == b.record_id:
         return None
     return verify_baseline([b], a, case, terms=terms)
 
 
-def _pair(a: Record, b: Record, name: str, terms: Terms, *, comparable: bool) -> MetricPair:
-    metric_a, metric_b = a.metric(name), b.metric(name)
+def _pair_metric(a: Record, b: Record, name: str, terms: Terms, *, comparable: bool) -> MetricPair:
+    """Return a metric of both records, with a ratio if they are comparable."""
+    metric_a = a.metric(name)
+    metric_b = b.metric(name)
     units = " | ".join(dict.fromkeys(metric.unit for metric in (metric_a, metric_b) if metric is not None))
     ratio = None
     if comparable and metric_a is not None and metric_b is not None:
-        ratio = _ratio_of_runs((a, metric_a), (b, metric_b), terms)
-    return MetricPair(name, units, _estimate(metric_a), _estimate(metric_b), ratio)
+        ratio = _divide_metric(a, b, metric_a, metric_b, terms)
+    return MetricPair(name, units, _estimate_within_run(metric_a), _estimate_within_run(metric_b), ratio)
 
 
-def _ratio_of_runs(a: tuple[Record, Metric], b: tuple[Record, Metric], terms: Terms) -> Ratio | None:
-    """A metric of B over that of A; None where the units differ."""
-    record_a, metric_a = a
-    record_b, metric_b = b
+def _divide_metric(a: Record, b: Record, metric_a: Metric, metric_b: Metric, terms: Terms) -> Ratio | None:
+    """Return a metric of B over that of A; None if the units differ, or the value of A is not positive."""
     if (metric_a.unit, metric_a.scope) != (metric_b.unit, metric_b.scope):
         return None
-    # The interval is that of one run against one, where both windows gave one.
+    # The interval is that of one run compared with another, if the steps of each give an interval, too.
     if metric_a.ci95 is not None and metric_b.ci95 is not None:
-        sides = rates_by_session([record_b], [record_a], metric_a.name, "higher")
+        sides = rates_by_session([b], [a], metric_a.name, "higher")
         ratio = ratio_of_sides([metric_b], [metric_a], sides, terms)
         if ratio is not None:
             return ratio
     return quotient(Estimate(metric_b.value, 1), Estimate(metric_a.value, 1))
 
 
-def _estimate(metric: Metric | None) -> Estimate | None:
-    """A metric with its interval within the run."""
+def _estimate_within_run(metric: Metric | None) -> Estimate | None:
+    """Return the value of one run with the interval of its steps; None without a metric."""
     if metric is None:
         return None
     return Estimate(metric.value, 1, metric.ci95, metric.ci_method)
 
 
-def _config_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
-    """Leaves that differ, in the order of A and then of B; a leaf that one side lacks is ABSENT there."""
-    leaves_a, leaves_b = dict(leaves(a)), dict(leaves(b))
+def _config_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[SettingPair, ...]:
+    """Return the settings of two configurations that differ, in the order of A and then of B."""
+    leaves_a = dict(leaves(a))
+    leaves_b = dict(leaves(b))
     differences = []
     for path in dict.fromkeys((*leaves_a, *leaves_b)):
-        setting_a, setting_b = leaves_a.get(path, ABSENT), leaves_b.get(path, ABSENT)
+        setting_a = leaves_a.get(path, ABSENT)
+        setting_b = leaves_b.get(path, ABSENT)
         if setting_a is ABSENT or setting_b is ABSENT or not same(setting_a, setting_b):
-            differences.append((path, setting_a, setting_b))
+            differences.append(SettingPair(path, setting_a, setting_b))
     return tuple(differences)

@@ -1,4 +1,9 @@
-"""Whether two sets of conditions agree, one condition at a time."""
+"""Compare two sets of conditions, one condition at a time.
+
+A condition is a named setting or fact that the speed of a run may depend on, such as `batch_size` or `device_model`.
+A record has those of its run, a claim those that its publisher stated. The case's manifest lists, for each metric,
+the conditions that it depends on; `interval` refuses to compare a metric if one of these differs.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +22,10 @@ _RELATIVE_TOLERANCE = 1e-9
 """Wide enough for rounding in decimal text, far too narrow for a different setting."""
 
 VARIES = "varies between the runs"
-"""The value of a condition that is not the same in all runs; it equals nothing."""
+"""The value of a condition that is not the same in all runs; it equals no other value."""
 
 DEVICE_MODEL = "device_model"
 """The condition that names the device that a number was measured on."""
-
 
 SEED = "seed"
 """The condition that each run of a series has of its own."""
@@ -37,11 +41,13 @@ class Agreement(str, Enum):
 
 
 class ConditionResult(Struct, frozen=True):
-    """One condition of the runs (`here`) and of the other side; None is unknown."""
+    """One condition on both sides."""
 
     name: str
     here: Scalar | None
+    """The value in the runs; None if it is unknown."""
     expected: Scalar | None
+    """The value in the claim or the baseline; None if it is unknown."""
     agreement: Agreement
 
     @property
@@ -68,7 +74,7 @@ def agreement(measured: Scalar | None, expected: Scalar | None) -> Agreement:
 
 
 def known_conditions(record: Record) -> dict[str, Scalar | None]:
-    """The conditions of a run: one that it does not know is None, as `not published` is for claims only."""
+    """Return the conditions of a run; None for one that is `not published`, which only a claim can be."""
     conditions: dict[str, Scalar | None] = dict(record.conditions)
     for name, condition in record.conditions.items():
         if condition == NOT_PUBLISHED:
@@ -77,12 +83,12 @@ def known_conditions(record: Record) -> dict[str, Scalar | None]:
 
 
 def alike(a: Scalar | None, b: Scalar | None) -> bool:
-    """Whether two runs agree in a condition; unknown in both counts as agreement."""
+    """Whether two runs agree in a condition; unknown in both runs counts as agreement."""
     return a == b or agreement(a, b) is Agreement.EQUAL
 
 
 def shared_conditions(runs: Sequence[Mapping[str, Scalar | None]]) -> dict[str, Scalar | None]:
-    """The conditions of one or more runs: their common value, or VARIES."""
+    """Return the conditions of one or more runs: the value that all of them have, or VARIES."""
     conditions: dict[str, Scalar | None] = {}
     for run in runs:
         conditions.update(dict.fromkeys(run))
@@ -98,28 +104,35 @@ def shared_conditions(runs: Sequence[Mapping[str, Scalar | None]]) -> dict[str, 
 def compare_conditions(
     names: Iterable[str], measured: Mapping[str, Scalar | None], expected: Mapping[str, Scalar | None]
 ) -> tuple[ConditionResult, ...]:
-    """Compare the named conditions in order. A name absent on a side is unknown there."""
+    """Compare the named conditions in order. A condition that a side does not have is unknown there."""
     results = []
     for name in names:
-        condition, expected_condition = measured.get(name), expected.get(name)
+        condition = measured.get(name)
+        expected_condition = expected.get(name)
         results.append(ConditionResult(name, condition, expected_condition, agreement(condition, expected_condition)))
     return tuple(results)
 
 
 def claim_conditions(case: Case, conditions: Mapping[str, Scalar]) -> dict[str, Scalar | None]:
-    """Every condition of a case as a claim states it; one the row leaves out was not published."""
+    """Return every condition of a case as a claim states it; `not published` for one that the row leaves out."""
     return {name: conditions.get(name, NOT_PUBLISHED) for name in case_conditions(case)}
 
 
 def gate_spec(case: Case) -> MetricSpec:
-    """The metric that decides."""
+    """Return the metric that decides a verdict on the case."""
     return next(spec for spec in case.metrics if spec.name == case.gate)
 
 
 def depends_on(case: Case, spec: MetricSpec, held_by: str | None = None) -> tuple[str, ...]:
-    """The conditions that a comparison depends on: of the expected metric, and of the measured one it is held by.
+    """Return the conditions that the expected metric or the measured metric it is compared with depends on.
 
-    A published p_core, held by the host's clock, depends on the loader as well.
+    For example, a published `p_core` that is compared with `p_core_host` depends on the loader as well, because the
+    host's clock includes its time.
+
+    Args:
+        case: the case of both metrics.
+        spec: the expected metric.
+        held_by: the measured metric; None for the one that the case names for `spec`.
     """
     measured = case.metric(held_by or spec.held_by or spec.name)
     names = dict.fromkeys(spec.depends_on)
@@ -129,12 +142,12 @@ def depends_on(case: Case, spec: MetricSpec, held_by: str | None = None) -> tupl
 
 
 def gate_conditions(case: Case) -> tuple[str, ...]:
-    """The conditions that the metric that decides depends on."""
+    """Return the conditions on which the metric that decides depends."""
     return depends_on(case, gate_spec(case))
 
 
 def case_conditions(case: Case) -> tuple[str, ...]:
-    """Names of all conditions of a case, groups expanded, in the manifest's order."""
+    """Return the names of all conditions of a case, groups expanded, in the manifest's order."""
     names: dict[str, None] = {}
     for group in case.condition_groups.values():
         names.update(dict.fromkeys(group))
@@ -142,14 +155,14 @@ def case_conditions(case: Case) -> tuple[str, ...]:
 
 
 def describe(result: ConditionResult, *, side: str = "published") -> str:
-    """`devices is 1 here, 8 published`."""
+    """Return both values of a condition, as in `devices is 1 here, 8 published`."""
     if result.here == VARIES:
         return f"{result.name} {VARIES}"
     return f"{result.name} is {shown(result.here)} here, {shown(result.expected)} {side}"
 
 
 def shown(condition: Scalar | None) -> str:
-    """A condition's value as a person reads it; booleans as in the manifests."""
+    """Return a condition's value as a person reads it; booleans are spelled as in the manifests."""
     if condition is None:
         return "unknown"
     if isinstance(condition, bool):

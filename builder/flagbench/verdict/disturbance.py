@@ -1,4 +1,8 @@
-"""What disturbed a run, by the telemetry of its record: others on its processors and devices, and throttling."""
+"""Find what disturbed a run in the telemetry of its record: other users of its processors and devices, throttling.
+
+The rules of a verdict, the causes of a slow run and the checks of an acceptance use these functions, with the limits
+of `machine.disturbance_limits`.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ from flagbench.machine.disturbance_limits import (
 from flagbench.records.model import CpuTelemetry, DeviceTelemetry
 
 
-def others_on_processors(cpu: CpuTelemetry) -> list[str]:
-    """What else used the processors, in words; empty where nothing did."""
+def describe_others_on_processors(cpu: CpuTelemetry) -> list[str]:
+    """Return a clause for each other use of the processors during the run; empty if there was none."""
     clauses = []
     if cpu.others_mean is not None and cpu.others_mean >= OTHER_PROCESSORS:
         clauses.append(f"{cpu.others_mean:.1f} processors busy with other processes")
@@ -26,8 +30,8 @@ def others_on_processors(cpu: CpuTelemetry) -> list[str]:
     return clauses
 
 
-def others_on_devices(devices: Sequence[DeviceTelemetry]) -> list[str]:
-    """What else used the devices, in words; empty where nothing did."""
+def describe_others_on_devices(devices: Sequence[DeviceTelemetry]) -> list[str]:
+    """Return a clause for each other use of the devices before or during the run; empty if there was none."""
     clauses = []
     processes = sum(device.foreign_processes for device in devices)
     if processes:
@@ -38,11 +42,13 @@ def others_on_devices(devices: Sequence[DeviceTelemetry]) -> list[str]:
     return clauses
 
 
-def throttled(devices: Sequence[DeviceTelemetry], *, at_own_limit: bool = False) -> dict[str, float]:
-    """Seconds of the longest throttling by each reason.
+def find_throttling(devices: Sequence[DeviceTelemetry], *, at_own_limit: bool = False) -> dict[str, float]:
+    """Return the seconds for which each reason throttled a device; the longest if there are several devices.
 
     Args:
-        at_own_limit: count the power limit that is the device's own too, at which a device under load normally is.
+        devices: the telemetry of the devices.
+        at_own_limit: whether throttling by the power limit counts if that limit is the device's default. A device
+            under load normally reaches it.
     """
     longest: dict[str, float] = {}
     for device in devices:

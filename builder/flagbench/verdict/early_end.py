@@ -1,4 +1,7 @@
-"""How a run ended that did not end by itself: crashed, out of memory, hung or interrupted."""
+"""Name how a run ended early: it crashed, ran out of memory, hung or was interrupted.
+
+Listings, pages and verdicts show this name in place of INVALID, which would say less.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from flagbench_core.exit_codes import ExitCode
 
 
 class EndedAs(str, Enum):
-    """What stands in a listing, on a page and before a verdict's sentence in place of a verdict."""
+    """The words that stand in place of a verdict."""
 
     FAILED = "FAILED"
     OUT_OF_MEMORY = "OUT OF MEMORY"
@@ -19,23 +22,23 @@ class EndedAs(str, Enum):
 
 
 class EarlyEnd(Struct, frozen=True):
-    """How a run ended, and its exit code."""
+    """How a run ended early, with the exit code of its process."""
 
     state: EndedAs
     exit_code: int
 
     def __str__(self) -> str:
-        """`FAILED (exit 4)`; the other states have one exit code each."""
+        """Return `FAILED (exit 4)`, or the state alone if that has only one exit code."""
         word: str = self.state.value
         if self.state is EndedAs.FAILED:
             return f"{word} (exit {self.exit_code})"
         return word
 
 
-def early_end(state: str, exit_code: int) -> EarlyEnd | None:
-    """How a run of that `status` ended early.
+def find_early_end(state: str, exit_code: int) -> EarlyEnd | None:
+    """Return how a run ended early, by the state and exit code in the `status` of its record.
 
-    None where it ended by itself, also if its own checks failed: then its verdict is INVALID.
+    None if it ended by itself. A run whose own checks failed did, too: its verdict is INVALID.
     """
     if state == "ok" or exit_code == ExitCode.INVALID:
         return None

@@ -1,9 +1,14 @@
-"""Intervals of measured metrics, from one run or several, and of their ratios to expected values."""
+"""Compare measured metrics with expected ones: the interval of each, their ratio, and whether they are comparable.
+
+`verify` calls `compare_metric` for every metric of a claim or a baseline. The intervals come from `stats`; this
+module selects the runs, metrics and conditions that go into them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,26 +19,27 @@ from flagbench.records.model import Metric, Record
 from flagbench.verdict.claim_limits import is_speed
 from flagbench.verdict.conditions import Agreement, ConditionResult, depends_on, describe
 from flagbench.verdict.result import Against, Compared, Estimate, MetricResult, Ratio, slowest_device
-from flagbench.verdict.samples import session_share, sessions_of_sides
+from flagbench.verdict.samples import SessionPlaces, group_sides_into_sessions, session_share
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT, Prior, over_runs
 from flagbench.verdict.stats.faster_or_slower import WITHIN, SessionRuns, compare_sides
 
 MOST_CREDIT = 1.01
-"""Largest ratio of credited to trained samples: SST-2's 67,349 sentences are credited as 67,584."""
+"""Largest ratio of samples counted as if every batch were full to trained samples. It is above 1.0035, the ratio of
+the published set: SST-2's 67,349 sentences count as 67,584."""
 
 
 class Terms(Struct, frozen=True):
-    """The tolerance, the priors and the level of a verdict."""
+    """The tolerance, the assumed spread between runs, and the level of a verdict."""
 
     within: float = WITHIN
-    """Against a baseline: ratios that differ from 1 by no more are the same."""
+    """Ratios to a baseline that differ from 1 by no more count as the same."""
     priors: dict[str, Prior] = {}
-    """The spread between earlier runs, by metric; `DEFAULT` for others."""
+    """The spread between earlier runs, by metric; `DEFAULT` for other metrics."""
     level: float = LEVEL
-    """At which a verdict on a claim has to hold: above 95 % where it is looked at more than once."""
+    """The level at which a verdict on a claim has to hold: above 95 % if the runs are looked at more than once."""
 
     def prior(self, name: str) -> Prior:
-        """The assumed spread between runs of a metric."""
+        """Return the assumed spread between runs of a metric."""
         return self.priors.get(name, DEFAULT)
 
 
@@ -42,17 +48,27 @@ STANDARD = Terms()
 
 
 class Expected(Struct, frozen=True):
-    """The expected value of a metric, in the unit and scope it was stated in; `records`: those of a baseline."""
+    """The expected value of a metric, published or measured by a baseline."""
 
     spec: MetricSpec
     estimate: Estimate
     unit: str
+    """The unit of the value, such as `samples/s`."""
     scope: str
+    """What the value is of: `job`, `node` or `device`."""
     records: tuple[Record, ...] = ()
+    """The records of a baseline; empty for a published value."""
+
+
+class _MeasuredMetric(NamedTuple):
+    """The name of a metric, and the metric of each run; no metrics if a run did not measure it."""
+
+    name: str
+    metrics: list[Metric]
 
 
 def expected_of_claim(claim: Claim, case: Case) -> list[Expected]:
-    """The published values of a row, which are taken as exact."""
+    """Return the published values of a row, which are taken as exact."""
     specs = {spec.name: spec for spec in case.metrics}
     values = []
     for metric in claim.metrics:
@@ -62,11 +78,12 @@ def expected_of_claim(claim: Claim, case: Case) -> list[Expected]:
 
 
 def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) -> list[Expected]:
-    """What the runs of a baseline measured; a metric that the case does not know has no better direction."""
+    """Return the values that the runs of a baseline measured, for each metric that all of them have."""
     values = []
     for metric in records[0].metrics:
         spec = case.metric(metric.name)
-        metrics = common(records, metric.name)
+        metrics = metric_of_each(records, metric.name)
+        # For a metric that the case does not know, nothing says whether higher or lower is better.
         if spec is None or not metrics:
             continue
         mean = estimate(metrics, terms.prior(spec.name), session=session_of(records, spec))
@@ -75,14 +92,17 @@ def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) ->
 
 
 def session_of(records: Sequence[Record], spec: MetricSpec | Metric) -> float:
-    """As `session_share`, for a metric: only speeds differ between sessions."""
+    """Return how much of a session's deviation is left in the mean of a metric; 0 for what is not a speed.
+
+    Other metrics, such as an accuracy, do not differ between sessions.
+    """
     if not is_speed(spec):
         return 0.0
     return session_share(records)
 
 
 def candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:
-    """Measured metrics that an expected value may be compared with, the best first."""
+    """Return the names of measured metrics that an expected value may be compared with, the best first."""
     if against.kind == "baseline" or spec.held_by is None:
         return (spec.name,)
     return (spec.held_by, spec.name)
@@ -98,66 +118,85 @@ def compare_metric(
 ) -> Compared:
     """Compare an expected metric with the measured one: its interval, its ratio, and whether it is comparable.
 
-    A published value depends on some of the conditions; a baseline's metrics depend on all of them.
+    Args:
+        records: the runs, recomputed.
+        case: the case of the runs.
+        against: what the runs are compared with.
+        conditions: the conditions of both sides, compared. Those that forbid the comparison become its reason: for a
+            published value the conditions that the metric depends on, for a baseline all of them.
+        expected: the expected value.
+        terms: the tolerance, spread and level of the intervals.
     """
     spec = expected.spec
-    name, metrics = _measured_metric(records, candidates(spec, against))
+    name, metrics = _find_measured(records, candidates(spec, against))
     result = MetricResult(
         name=spec.name,
         held_by=name,
         unit=expected.unit,
         better=spec.better,
         expected=expected.estimate,
-        reason=_absent(records, name),
+        reason=_explain_absence(records, name),
     )
     if not metrics:
         return Compared(spec=spec, result=result, runs=())
-    prior, session = terms.prior(name), session_of(records, spec)
-    measured = estimate(metrics, prior, session=session)
+    session = session_of(records, spec)
+    measured = estimate(metrics, terms.prior(name), session=session)
     compared = Compared(
         spec=spec,
         result=replace(result, measured=measured, slowest_device=slowest_device(metrics)),
         runs=tuple(metrics),
         session=session,
-        baseline=tuple(common(expected.records, name)),
+        baseline=tuple(metric_of_each(expected.records, name)),
     )
     problems = list(differing_conditions(case, against, conditions, spec, name))
-    unit_problem = _other_unit(metrics, expected, against)
+    unit_problem = _explain_other_unit(metrics, expected, against)
     if unit_problem is not None:
         return _with_ratio(compared, [*problems, unit_problem])
     if not problems and name == spec.held_by and is_speed(spec):
-        batch_problem = partial_batches(records, name)
+        batch_problem = explain_partial_batches(records, name)
         if batch_problem is not None:
             return _with_ratio(compared, [batch_problem])
     if not _has_equal_shapes(case, conditions):
-        # A fraction of the speed of other work would be quoted all the same.
+        # A ratio to the speed of other work would be quoted, whatever its verdict says.
         return _with_ratio(compared, problems)
+    return _add_ratio(compared, records, expected, problems, terms)
 
+
+def _add_ratio(
+    compared: Compared, records: Sequence[Record], expected: Expected, problems: Sequence[str], terms: Terms
+) -> Compared:
+    """Return a comparison with the difference and the ratio of measured and expected value.
+
+    `problems`: why the metric is not comparable, if it is not; then runs and baseline are not compared by session.
+    """
+    spec, name = compared.spec, compared.result.held_by
+    measured = compared.result.measured
+    assert measured is not None  # the metric was measured
     difference = measured.value - expected.estimate.value
     if spec.unit == "fraction" and not is_speed(spec):  # half the accuracy is not half as good
         return _with_ratio(compared, problems, difference)
     to_expected = ratio(measured, expected.estimate, spec.better)
     if terms.level > LEVEL:
-        strict_estimate = estimate(metrics, prior, terms.level, session)
+        strict_estimate = estimate(compared.runs, terms.prior(name), terms.level, compared.session)
         compared = replace(compared, strict=ratio(strict_estimate, expected.estimate, spec.better))
     if not problems and compared.baseline and to_expected is not None and is_speed(spec):
         sides = rates_by_session(records, expected.records, name, spec.better)
         compared = replace(compared, sides=tuple(sides))
-        to_expected = ratio_of_sides(metrics, compared.baseline, sides, terms)
+        to_expected = ratio_of_sides(compared.runs, compared.baseline, sides, terms)
     return _with_ratio(compared, problems, difference, to_expected)
 
 
-def _measured_metric(records: Sequence[Record], names: Sequence[str]) -> tuple[str, list[Metric]]:
-    """The first of the names that all records have, and the metric of each; the last name and none without one."""
+def _find_measured(records: Sequence[Record], names: Sequence[str]) -> _MeasuredMetric:
+    """Return the first of the names that all records have; if there is none, the last name without metrics."""
     for name in names:
-        metrics = common(records, name)
+        metrics = metric_of_each(records, name)
         if metrics:
-            return name, metrics
-    return names[-1], []
+            return _MeasuredMetric(name, metrics)
+    return _MeasuredMetric(names[-1], [])
 
 
-def _other_unit(metrics: Sequence[Metric], expected: Expected, against: Against) -> str | None:
-    """That a metric was measured in another unit or scope than the expected one."""
+def _explain_other_unit(metrics: Sequence[Metric], expected: Expected, against: Against) -> str | None:
+    """Return that a metric was measured in another unit or scope than the expected one; None if it was not."""
     for metric in metrics:
         if (metric.unit, metric.scope) != (expected.unit, expected.scope):
             return (
@@ -178,7 +217,7 @@ def _has_equal_shapes(case: Case, conditions: Sequence[ConditionResult]) -> bool
 def _with_ratio(
     compared: Compared, problems: Sequence[str], difference: float | None = None, to_expected: Ratio | None = None
 ) -> Compared:
-    """A comparison with its numbers; `problems`: why it is not comparable, if it is not."""
+    """Return a comparison with its numbers; `problems`: why it is not comparable, if it is not."""
     result = replace(
         compared.result,
         ratio=to_expected,
@@ -189,11 +228,12 @@ def _with_ratio(
     return replace(compared, result=result)
 
 
-def _absent(records: Sequence[Record], name: str) -> str:
-    """That a metric was not measured, and why, if a record says so."""
+def _explain_absence(records: Sequence[Record], name: str) -> str:
+    """Return that a metric was not measured, and why, if a record says so."""
     for record in records:
         if record.quality is None:
             continue
+        # A mean over repeats is absent for the reason for which its operation was not measured.
         reason = record.quality.absent.get(name.removesuffix("_mean"))
         if reason:
             return f"{name} was not measured: {reason}"
@@ -203,7 +243,7 @@ def _absent(records: Sequence[Record], name: str) -> str:
 def differing_conditions(
     case: Case, against: Against, conditions: Sequence[ConditionResult], spec: MetricSpec, name: str
 ) -> Iterable[str]:
-    """The conditions that a metric depends on and that forbid to compare it; software only qualifies a verdict."""
+    """Yield the conditions that forbid to compare a metric, each as text; software only qualifies a verdict."""
     needed = depends_on(case, spec, name)
     for condition in conditions:
         depends = against.kind == "baseline" or condition.name in needed
@@ -211,12 +251,13 @@ def differing_conditions(
             yield describe(condition, side=against.side)
 
 
-def partial_batches(records: Sequence[Record], name: str) -> str | None:
-    """Why the metric `name`, which counts every batch as full, is not comparable: too many batches were not full."""
+def explain_partial_batches(records: Sequence[Record], name: str) -> str | None:
+    """Return that too few batches were full for the metric `name`, which counts every batch as full; else None."""
     for record in records:
         if record.work is None:
             continue
-        credited, trained = record.work.samples_published_count, record.work.samples_executed
+        credited = record.work.samples_published_count
+        trained = record.work.samples_executed
         if credited > MOST_CREDIT * trained:
             return (
                 f"record {record.record_id}: {name} counts every batch as full, {credited:,} samples in all, but the "
@@ -228,20 +269,22 @@ def partial_batches(records: Sequence[Record], name: str) -> str | None:
 def rates_by_session(
     records: Sequence[Record], baseline: Sequence[Record], name: str, better: str
 ) -> list[SessionRuns]:
-    """A metric that all records have, by session and side; the sides change places where `better` is `lower`.
+    """Return the values of a metric that all records have, by session and side.
 
-    What is not a speed does not differ between sessions: all are of one.
+    The sides change places if `better` is `lower`, so that higher is always better. A metric that is not a speed does
+    not differ between sessions, so all its runs count as one session.
     """
-    metrics, baseline_metrics = common(records, name), common(baseline, name)
+    metrics = metric_of_each(records, name)
+    baseline_metrics = metric_of_each(baseline, name)
     if is_speed(metrics[0]):
-        places = sessions_of_sides(records, baseline)
+        places_by_session = group_sides_into_sessions(records, baseline)
     else:
-        places = [(list(range(len(metrics))), list(range(len(baseline_metrics))))]
+        places_by_session = [SessionPlaces(list(range(len(metrics))), list(range(len(baseline_metrics))))]
     sessions = []
-    for places_of_runs, places_of_baseline in places:
+    for places in places_by_session:
         session = SessionRuns(
-            rates([metrics[place] for place in places_of_runs]),
-            rates([baseline_metrics[place] for place in places_of_baseline]),
+            rates([metrics[place] for place in places.records]),
+            rates([baseline_metrics[place] for place in places.baseline]),
         )
         if better == "lower":
             session = SessionRuns(session.baseline, session.measured)
@@ -252,9 +295,13 @@ def rates_by_session(
 def ratio_of_sides(
     metrics: Sequence[Metric], baseline: Sequence[Metric], sides: Sequence[SessionRuns], terms: Terms = STANDARD
 ) -> Ratio | None:
-    """The runs of one side over those of the other, above 1 is better; None where a value is not positive.
+    """Return the ratio of the runs to those of the baseline, above 1 is better; None if a value is not positive.
 
-    `sides`: the values of both, by session.
+    Args:
+        metrics: the metric of each run.
+        baseline: the metric of each run of the baseline.
+        sides: the values of both, by session.
+        terms: the assumed spread between runs.
     """
     for rate in (*rates(metrics), *rates(baseline)):
         if not 0 < rate < math.inf:
@@ -265,7 +312,7 @@ def ratio_of_sides(
 
 
 def _half_width_of_mean(metrics: Sequence[Metric]) -> float:
-    """The half-width, relative, that the windows of runs give their mean."""
+    """Return the half-width that the windows of runs give their mean, as a share of the mean."""
     widths = []
     for width, metric in zip(half_widths(metrics), metrics, strict=True):
         widths.append(width / metric.value)
@@ -273,12 +320,12 @@ def _half_width_of_mean(metrics: Sequence[Metric]) -> float:
 
 
 def rates(metrics: Sequence[Metric]) -> list[float]:
-    """The value of each run."""
+    """Return the value of each run."""
     return [float(metric.value) for metric in metrics]
 
 
-def common(records: Sequence[Record], name: str) -> list[Metric]:
-    """A metric of each record; empty where a record lacks it."""
+def metric_of_each(records: Sequence[Record], name: str) -> list[Metric]:
+    """Return a metric of each record; an empty list if a record lacks it."""
     metrics = []
     for record in records:
         metric = record.metric(name)
@@ -291,36 +338,43 @@ def common(records: Sequence[Record], name: str) -> list[Metric]:
 def estimate(
     metrics: Sequence[Metric], prior: Prior = DEFAULT, level: float = LEVEL, session: float = 1.0
 ) -> Estimate:
-    """One metric of one or more runs under the same conditions, as a value and an interval between runs.
+    """Return the mean of one metric over one or more runs of the same conditions, with an interval between runs.
 
-    There is one only where the windows of at least half of the runs gave one: of steps that have not settled, nothing
-    is known. Runs that differ in what refused some of the windows show it by their spread.
+    There is an interval only if the windows of at least half of the runs gave one: steps that have not settled say
+    nothing about the next run. If a few windows gave none, the spread between the runs shows what disturbed them.
 
     Args:
-        prior, level, session: as for `over_runs`.
+        metrics: the metric of each run.
+        prior: the assumed spread between runs, as for `over_runs`.
+        level: the level of the interval.
+        session: how much of a session's deviation is left in the mean, as for `over_runs`.
     """
     runs = len(metrics)
     values = rates(metrics)
-    over = None
+    mean_of_runs = None
     if 2 * len(without_interval(metrics)) <= runs:
-        over = over_runs(values, half_widths(metrics), prior, level, session)
-    if over is None:
+        mean_of_runs = over_runs(values, half_widths(metrics), prior, level, session)
+    if mean_of_runs is None:
         return Estimate(math.fsum(values) / runs, runs)
-    return Estimate(over.value, runs, over.interval, over.method)
+    return Estimate(mean_of_runs.value, runs, mean_of_runs.interval, mean_of_runs.method)
 
 
 def without_interval(metrics: Sequence[Metric]) -> list[int]:
-    """The places of the runs whose window was refused; of fewer than five runs, also of those without a window."""
-    few = len(metrics) < RUNS_FOR_STUDENT
+    """Return the indices of the runs that have no usable interval of their own.
+
+    These are the runs whose window was not steady enough for one, which their `ci_reason` says. Among fewer than five
+    runs a run that has no window counts too: its own spread is needed there.
+    """
+    is_few = len(metrics) < RUNS_FOR_STUDENT
     places = []
     for place, metric in enumerate(metrics):
-        if metric.ci95 is None and (metric.ci_reason or few):
+        if metric.ci95 is None and (metric.ci_reason or is_few):
             places.append(place)
     return places
 
 
 def half_widths(metrics: Sequence[Metric]) -> list[float]:
-    """The half-width of the interval within each run, the wider side of it; 0 for a run without one."""
+    """Return the half-width of the interval within each run, the wider side of it; 0 for a run without one."""
     widths = []
     for metric in metrics:
         low, high = metric.ci95 or (metric.value, metric.value)
@@ -329,16 +383,16 @@ def half_widths(metrics: Sequence[Metric]) -> list[float]:
 
 
 def ratio(measured: Estimate, expected: Estimate, better: str) -> Ratio | None:
-    """Measured over expected, or its inverse where `better` is `lower`: above 1 is always better."""
+    """Return measured over expected, or the inverse if `better` is `lower`: above 1 is always better."""
     if better == "lower":
         return quotient(expected, measured)
     return quotient(measured, expected)
 
 
 def quotient(top: Estimate, bottom: Estimate) -> Ratio | None:
-    """`top` over `bottom`; None where `bottom` is not positive.
+    """Return `top` over `bottom`; None if `bottom` is not positive.
 
-    The interval is the conservative one, lowest over highest to highest over lowest.
+    The interval is the conservative one, from lowest over highest to highest over lowest.
     """
     if bottom.value <= 0:
         return None

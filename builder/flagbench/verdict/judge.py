@@ -16,7 +16,7 @@ from flagbench.manifests.rows import Anomaly
 from flagbench.records.model import Metric
 from flagbench.verdict.claim_limits import HIGH, LOW, classify, is_speed
 from flagbench.verdict.conditions import gate_spec
-from flagbench.verdict.early_end import EarlyEnd, early_end
+from flagbench.verdict.early_end import EarlyEnd, find_early_end
 from flagbench.verdict.interval import Terms, candidates, differing_conditions, half_widths, rates, without_interval
 from flagbench.verdict.result import (
     CitedRow,
@@ -116,7 +116,7 @@ def _judge_invalid(verification: Verification, findings: Findings) -> _Judgement
     ended = None
     for subject in verification.subjects:
         if subject.record.record_id == record_id:
-            ended = early_end(subject.record.status.state, subject.record.status.exit_code)
+            ended = find_early_end(subject.record.status.state, subject.record.status.exit_code)
             break
     return _Judgement(
         Verdict.INVALID,
@@ -142,7 +142,8 @@ def _judge_metrics(verification: Verification, findings: Findings, terms: Terms)
         return _Judgement(gate.result.verdict, gate.result.reason, tuple(metrics), gate.doubts)
     # Not every record has the gate metric, or this version cannot compute it.
     spec = gate_spec(verification.case)
-    against, conditions = verification.against, verification.conditions
+    against = verification.against
+    conditions = verification.conditions
     differing = list(differing_conditions(verification.case, against, conditions, spec, gate.result.held_by))
     verdict = Verdict.INCONCLUSIVE
     if differing:
@@ -285,7 +286,9 @@ def _judge_comparable(compared: Compared, verification: Verification, terms: Ter
 
 def _judge_against_claim(ratio: Ratio, compared: Compared, verification: Verification, terms: Terms) -> MetricResult:
     """Return a metric of a claim with the verdict on its ratio, by the limits of a reproduction."""
-    spec, metric, against = compared.spec, compared.result, verification.against
+    spec = compared.spec
+    metric = compared.result
+    against = verification.against
     text = f"{_both_sides_text(metric, against.kind)}: ratio {ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
     if metric.held_by != candidates(spec, against)[0]:
         text = f"{text}; {metric.held_by} itself is held, the record has no {spec.held_by}"
@@ -307,8 +310,8 @@ def _classify_against_claim(
         reason = f"as it is looked at more than once, it has to hold at {terms.level:.2%}, where it is {strict}"
         return _SpeedVerdict(Verdict.INCONCLUSIVE, reason)
     if ratio.ci95 is None:
-        reason = _explain_missing_interval(verification.subjects, compared.runs)
-        return _SpeedVerdict(verdict, reason or "a value is not positive, so there is no interval")
+        missing = _explain_missing_interval(verification.subjects, compared.runs)
+        return _SpeedVerdict(verdict, missing or "a value is not positive, so there is no interval")
     more = _count_deciding_runs(ratio, compared, terms, in_new_sessions=False)
     if more is not None:
         return _SpeedVerdict(verdict, f"the interval crosses a limit; {_advise(more)}")

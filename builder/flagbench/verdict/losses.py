@@ -1,8 +1,9 @@
-"""Whether the losses of two runs are aligned by the rule published for Llama2-70B, and the step at which they part.
+"""Decide whether the losses of two runs are aligned by the rule published for Llama2-70B, and where they part.
 
-FlagPerf, training/nvidia/llama2_70B-megatron/README.md at 1b5a0303, translated: "Alignment requires that, at the 21st
-step and after it, the mean relative error of the losses of all steps against those of the corresponding steps of
-NVIDIA is less than 2 %." With the losses of A as the reference:
+`flagbench compare` shows the result. The rule is that of FlagPerf, training/nvidia/llama2_70B-megatron/README.md at
+1b5a0303, translated: "Alignment requires that, at the 21st step and after it, the mean relative error of the losses
+of all steps against those of the corresponding steps of NVIDIA is less than 2 %." With the losses of A as the
+reference:
 
     mean over steps s >= 21 of |B(s) - A(s)| / |A(s)|  <  0.02
 
@@ -14,19 +15,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from flagbench.manifests.model import Case
 from flagbench.records.model import Record
 from flagbench.verdict.conditions import alike, known_conditions
+from flagbench.verdict.derivation import look_up
 
 FIRST_STEP = 21
+"""The first step that the rule counts."""
 LIMIT = 0.02
+"""The mean relative error below which losses are aligned, by the rule."""
 LARGEST_ERROR = 1e100
-"""The sum of larger errors could overflow."""
+"""A relative error that is larger counts as not known: the sum of such errors could overflow."""
 HOW_COMPUTED = frozenset({"attention", "engine", "layout", "memory_monitor", "precision", "recompute", "stop_rule"})
-"""Conditions that say how a curve is computed, or how far. The rule is for runs that differ in them."""
+"""Conditions that say how a loss curve is computed, or how long it is. The rule is for runs that differ in them."""
 BATCH = frozenset({"batch_size", "gradient_accumulation_steps"})
 """Conditions that may differ as long as all replicas together train on the same number of samples in a step."""
 
@@ -45,34 +50,48 @@ class Alignment(str, Enum):
 
 
 class LossErrors(Struct, frozen=True):
-    """Relative errors of the losses of B, as fractions of those of A."""
+    """The relative errors of the losses of B, as fractions of those of A."""
 
     steps: int
-    """Steps from the 21st on that have a loss in both records."""
+    """The number of steps from the 21st on that have a loss in both records."""
     missing: int
-    """Steps of A from the 21st on that do not."""
+    """The number of steps of A from the 21st on that do not have a loss in both records."""
     mean: float | None
-    """Mean over `steps`; None if the error of a step is not known, or without steps."""
+    """The mean error over `steps`; None if the error of one of them is not known, or if there are none."""
     largest: float | None
+    """The largest error that is known; None if none is."""
     largest_step: int | None
+    """The step with the largest error."""
     parts_at: int | None
     """The first of all common steps from which on every error exceeds the limit; None if the last one does not."""
 
 
 class LossComparison(Struct, frozen=True):
-    """The losses of two records by the rule."""
+    """The outcome of the rule on the losses of two records."""
 
     outcome: Alignment
     reason: str
-    """One clause."""
+    """Why the outcome is what it is, as a clause."""
     errors: LossErrors
+
+
+class _SettingsOfLoss(NamedTuple):
+    """Names of the settings on which the losses depend and that do not show to be equal."""
+
+    different: list[str]
+    """Those that differ between the records."""
+    unknown: list[str]
+    """Those that neither record has."""
 
 
 def compare_losses(a: Record, b: Record, case: Case, problems: Sequence[str]) -> LossComparison | None:
     """Compare the losses of B with those of A; None if no step has a loss in both.
 
     Args:
-        problems: what makes one of the records invalid.
+        a: the record whose losses are the reference.
+        b: the record whose losses are compared.
+        case: the case of both records.
+        problems: why one of the records is invalid, as clauses; empty if both are sound.
     """
     reference = loss_curve(a)
     curve = loss_curve(b)
@@ -81,11 +100,12 @@ def compare_losses(a: Record, b: Record, case: Case, problems: Sequence[str]) ->
         return None
     last = a.quality.losses.first_step + a.quality.losses.steps
     errors = _summarise(by_step, first=max(FIRST_STEP, min(reference)), last=last)
-    different, unknown = _compare_settings(a, b, case)
+    settings = _compare_settings(a, b, case)
     if problems:
         return LossComparison(Alignment.INVALID, problems[0], errors)
-    if different:
-        return LossComparison(Alignment.NOT_COMPARABLE, f"the runs differ in {', '.join(different)}", errors)
+    if settings.different:
+        reason = f"the runs differ in {', '.join(settings.different)}"
+        return LossComparison(Alignment.NOT_COMPARABLE, reason, errors)
     if errors.steps == 0:
         reason = f"no step from {FIRST_STEP} on has a loss in both records"
         return LossComparison(Alignment.INCONCLUSIVE, reason, errors)
@@ -99,14 +119,14 @@ def compare_losses(a: Record, b: Record, case: Case, problems: Sequence[str]) ->
         return LossComparison(Alignment.INCONCLUSIVE, reason, errors)
     if errors.mean >= LIMIT:
         return LossComparison(Alignment.DIVERGED, f"{mean}, not less than {percent(LIMIT)}", errors)
-    if unknown:
-        reason = f"{mean}, but neither record has its {', '.join(unknown)}"
+    if settings.unknown:
+        reason = f"{mean}, but neither record has its {', '.join(settings.unknown)}"
         return LossComparison(Alignment.INCONCLUSIVE, reason, errors)
     return LossComparison(Alignment.ALIGNED, f"{mean}, less than {percent(LIMIT)}", errors)
 
 
 def loss_curve(record: Record) -> LossCurve:
-    """The losses of a record by step; empty if it has none."""
+    """Return the losses of a record by step; an empty mapping if it has none."""
     if record.quality is None or record.quality.losses is None:
         return {}
     losses = record.quality.losses
@@ -114,41 +134,46 @@ def loss_curve(record: Record) -> LossCurve:
 
 
 def percent(fraction: float) -> str:
-    """`1.234 %`."""
+    """Return a fraction as text in percent, with four significant digits, as in `1.234 %`."""
     return f"{100 * fraction:.4g} %"
 
 
 def _relative_errors(reference: LossCurve, curve: LossCurve) -> dict[int, float | None]:
-    """The relative error of each common step; None if a loss is not finite or the reference is 0."""
+    """Return the relative error of each common step; None if a loss is not finite or the reference is 0."""
     errors: dict[int, float | None] = {}
     for step, expected in reference.items():
-        if step not in curve:
-            continue
-        loss = curve[step]
-        errors[step] = None
-        if loss is not None and expected:
-            error = abs(loss - expected) / abs(expected)
-            if error < LARGEST_ERROR:
-                errors[step] = error
+        if step in curve:
+            errors[step] = _relative_error(expected, curve[step])
     return errors
 
 
+def _relative_error(expected: float | None, loss: float | None) -> float | None:
+    """Return the error of a loss as a fraction of the expected one; None if it is not known."""
+    if loss is None or not expected:
+        return None
+    error = abs(loss - expected) / abs(expected)
+    if error >= LARGEST_ERROR:
+        return None
+    return error
+
+
 def _summarise(by_step: Mapping[int, float | None], first: int, last: int) -> LossErrors:
-    """The errors by the rule, which counts the steps of A from `first` to `last`."""
+    """Return the errors that the rule looks at; it counts the steps of A from `first` to `last`."""
     counted = [step for step in by_step if first <= step <= last]
     largest_step = None
     largest = None
-    numbers = []
+    known_errors = []
     for step in counted:
         error = by_step[step]
         if error is None:
             continue
-        numbers.append(error)
+        known_errors.append(error)
         if largest is None or error > largest:
-            largest_step, largest = step, error
+            largest_step = step
+            largest = error
     mean = None
-    if numbers and len(numbers) == len(counted):
-        mean = math.fsum(numbers) / len(numbers)
+    if known_errors and len(known_errors) == len(counted):
+        mean = math.fsum(known_errors) / len(known_errors)
     return LossErrors(
         steps=len(counted),
         missing=max(0, last - first + 1 - len(counted)),
@@ -160,7 +185,7 @@ def _summarise(by_step: Mapping[int, float | None], first: int, last: int) -> Lo
 
 
 def _parting_step(by_step: Mapping[int, float | None]) -> int | None:
-    """The first step from which on every error exceeds the limit or is not known."""
+    """Return the first step from which on every error exceeds the limit or is not known; None if none is."""
     parting = None
     for step in sorted(by_step, reverse=True):
         error = by_step[step]
@@ -173,23 +198,26 @@ def _parting_step(by_step: Mapping[int, float | None]) -> int | None:
 # Whether two runs should have the same curve
 
 
-def _compare_settings(a: Record, b: Record, case: Case) -> tuple[list[str], list[str]]:
-    """What the losses depend on: names of what differs, and of what neither record has."""
-    left, right = known_conditions(a), known_conditions(b)
-    different, unknown = [], []
+def _compare_settings(a: Record, b: Record, case: Case) -> _SettingsOfLoss:
+    """Compare the settings on which the losses depend."""
+    conditions_a = known_conditions(a)
+    conditions_b = known_conditions(b)
+    different: list[str] = []
+    unknown: list[str] = []
     for name in _conditions_of_loss(case):
-        if not alike(left.get(name), right.get(name)):
+        if not alike(conditions_a.get(name), conditions_b.get(name)):
             different.append(name)
-        elif left.get(name) is None:
+        elif conditions_a.get(name) is None:
             unknown.append(name)
     if not alike(_samples_per_step(a), _samples_per_step(b)):
         different.append("samples per step")
     if not alike(_training_set(a), _training_set(b)):
         different.append("training set")
-    return different, unknown
+    return _SettingsOfLoss(different, unknown)
 
 
 def _conditions_of_loss(case: Case) -> Iterator[str]:
+    """Yield the conditions on which the losses of a case depend and in which the runs have to be equal."""
     loss = case.metric("loss")
     if loss is not None:
         for name in loss.depends_on:
@@ -198,7 +226,7 @@ def _conditions_of_loss(case: Case) -> Iterator[str]:
 
 
 def _samples_per_step(record: Record) -> int | None:
-    """Samples that all replicas together train on in a step; None if the conditions do not say."""
+    """Return the samples on which all replicas together train in a step; None if the conditions do not say."""
     batch = record.conditions.get("batch_size")
     accumulated = record.conditions.get("gradient_accumulation_steps", 1)
     if not isinstance(batch, int) or not isinstance(accumulated, int):
@@ -209,9 +237,8 @@ def _samples_per_step(record: Record) -> int | None:
 
 
 def _training_set(record: Record) -> str | None:
-    """The sha256 of the training set; None if the record does not have it."""
-    quality = record.raw.get("quality")
-    if not isinstance(quality, dict) or not isinstance(quality.get("data"), dict):
+    """Return the sha256 of the training set; None if the record does not have it."""
+    sha256 = look_up(record.raw, "quality.data.train_sha256")
+    if not isinstance(sha256, str):
         return None
-    sha256 = quality["data"].get("train_sha256")
-    return sha256 if isinstance(sha256, str) else None
+    return sha256

@@ -1,7 +1,8 @@
-"""All numbers of a record, computed again from its evidence, and where the record has others.
+"""Compute all numbers of a record again from its evidence, and find those that the record states otherwise.
 
-Only names that the record has and this version derives are compared: an earlier version derived fewer, a later one
-derives more.
+A verdict does not rest on the summary of a record, but on its evidence: the time, work and loss of each step and
+rank. `recompute` is the first step of `verify`. Only numbers that both the record has and this version of flagbench
+derives are compared, because an earlier version derived fewer and a later one derives more.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from flagbench_core.evidence.roofs import MAMF, MAMF_REPEATS
 from flagbench_core.evidence.section import MEASURE, TRAIN, WARMUP, WINDOW, digest_of, kind_of, read_section
 
 _WHOLE_NUMBER = 1e-3
-"""How far a number of right answers, computed from a share, may be from a whole number."""
+"""How far a number of right answers may be from a whole number, because it is computed from a rounded share."""
 TOLERANCE = 1e-6
 """Largest relative difference between a number and what the evidence gives: both are computed by the same code."""
 _NEAR_ZERO = 1e-9
-"""What two results of the same sum may differ by, relative to the terms: for differences and spreads near zero."""
+"""Largest difference between two results of the same sum, relative to its terms. It is for differences and spreads,
+which may be near zero although their terms are not."""
 
 
 class _Extra(msgspec.Struct):
+    """A metric that a case adds to its evaluations."""
+
     name: str
     value: float
     unit: str
@@ -49,9 +53,10 @@ class _Evaluation(msgspec.Struct):
 
 
 def recompute(record: Record, case: Case) -> Subject:
-    """The record with the metrics that its evidence gives; as it is without evidence, or if its run did not end well.
+    """Return the record as a Subject, with the metrics and intervals that this version computes from its evidence.
 
-    Its intervals are always those of this version.
+    A record without evidence keeps its own numbers, and so does one whose run did not end well. If the evidence
+    cannot be read, the Subject says why in `unreadable`.
     """
     if record.evidence is None or record.config is None or record.status.state != "ok":
         return Subject(record, case)
@@ -62,10 +67,10 @@ def recompute(record: Record, case: Case) -> Subject:
         return Subject(record, case, unreadable=(problem,))
     try:
         section = read_section(raw)
-        problems = _extent_problems(record, section)
+        problems = _find_extent_problems(record, section)
         if problems:
             return Subject(record, case, unreadable=tuple(problems))
-        derived = derive(section, facts(record, case, section))
+        derived = derive(section, collect_facts(record, case, section))
     except msgspec.ValidationError as error:
         return Subject(record, case, unreadable=(f"its evaluations cannot be read: {error}",))
     except EvidenceError as error:
@@ -87,22 +92,25 @@ def recompute(record: Record, case: Case) -> Subject:
 
 
 def _by_name_and_scope(derived: Derived) -> dict[tuple[str, str], dict[str, Any]]:
-    """The metrics that the evidence gives, by name and scope."""
+    """Return the metrics that the evidence gives, by name and scope; each has the fields of a record's metric."""
     return {(metric["name"], metric["scope"]): metric for metric in derived.metrics}
 
 
 _STATED_FLOPS = {"formula", "peak", "peak_reason"}
 """Fields of `flops` that do not follow from evidence."""
 _FLOPS = ("executed", "recomputed", "useful")
+"""Fields of `flops` that are sums over the evidence."""
 
 
 def _unmatched(record: Record, derived: Derived) -> Iterator[str]:
-    """Metrics and fields that only one of the record and this version has, like `metric f1` and `window.drift`."""
+    """Yield the metrics and fields that either the record or this version lacks, as `metric f1` or `window.drift`."""
     recorded_metrics = {(metric.name, metric.scope) for metric in record.metrics}
+    # `^` keeps what is in one of the two sets only.
     for name, _ in sorted(recorded_metrics ^ _by_name_and_scope(derived).keys()):
         yield f"metric {name}"
     for section in ("timing", "window", "work", "flops"):
-        recorded_names, derived_names = _field_names(record.raw.get(section)), _field_names(getattr(derived, section))
+        recorded_names = _field_names(record.raw.get(section))
+        derived_names = _field_names(getattr(derived, section))
         names = sorted((recorded_names ^ derived_names) - _STATED_FLOPS)
         if not names:
             continue
@@ -113,20 +121,20 @@ def _unmatched(record: Record, derived: Derived) -> Iterator[str]:
 
 
 def _checks_since(record: Record, case: Case) -> Iterator[str]:
-    """Checks that the case may have got after another version made the record."""
+    """Yield the checks that a record of another version lacks: its case may not have had them yet."""
     if record.flagbench.version != __version__:
-        yield from (f"check {name}" for name in checks.missing(record, case))
+        yield from (f"check {name}" for name in checks.find_missing(record, case))
 
 
 def _field_names(section: Mapping[str, Any] | None) -> set[str]:
-    """The fields of a section that are not null."""
+    """Return the names of the fields of a section that are not null."""
     if section is None:
         return set()
     return {name for name, value in section.items() if value is not None}
 
 
 def _differences(record: Record, derived: Derived, section: Section) -> Iterator[str]:
-    """Every number of a record that does not follow from its evidence, with both numbers."""
+    """Yield a clause with both numbers for every number of a record that does not follow from its evidence."""
     yield from _metric_differences(record, derived)
     yield from _differing_fields("timing", record.timing, derived.timing)
     yield from _differing_fields("window", record.window, derived.window, scale=1.0)
@@ -144,7 +152,7 @@ def _differences(record: Record, derived: Derived, section: Section) -> Iterator
 
 
 def _metric_differences(record: Record, derived: Derived) -> Iterator[str]:
-    """The metrics that both have and that differ."""
+    """Yield the differences in metrics that both the record and its evidence have."""
     derived_metrics = _by_name_and_scope(derived)
     for metric in record.metrics:
         expected = derived_metrics.get((metric.name, metric.scope))
@@ -160,7 +168,7 @@ def _metric_differences(record: Record, derived: Derived) -> Iterator[str]:
 
 
 def _measurement_differences(record: Record, derived: Derived) -> Iterator[str]:
-    """The measurements and slow devices that differ."""
+    """Yield the differences in measurements (operations of the case `roofs`) and in the devices found slow."""
     names = [measurement.name for measurement in record.measurements]
     expected_names = [measurement["name"] for measurement in derived.measurements]
     if names != expected_names:
@@ -168,6 +176,7 @@ def _measurement_differences(record: Record, derived: Derived) -> Iterator[str]:
     slow_devices = [msgspec.convert(device, SlowDevice) for device in derived.slow_devices]
     if [device.rank for device in record.slow_devices] != [device.rank for device in slow_devices]:
         yield f"slow_devices has {len(record.slow_devices)} entries, and its evidence gives {slow_devices}"
+    # If the lengths differ, the names do too, which is said above.
     for measurement, expected in zip(record.measurements, derived.measurements, strict=False):
         yield from _differing_fields(f"measurement {measurement.name}", measurement, expected)
 
@@ -179,30 +188,36 @@ def _differing_fields(
     names: Iterable[str] | None = None,
     scale: float = 0.0,
 ) -> Iterator[str]:
-    """The fields of a section that both the record and its evidence have, and that differ.
+    """Yield the fields of a section that both the record and its evidence have, and that differ.
 
     Args:
         where: the path of the section, for messages.
-        section: as the record has it.
-        derived: as the evidence gives it.
+        section: the section as the record has it.
+        derived: the section as the evidence gives it.
         names: the fields to compare; None for all.
-        scale: the size of the terms of a number that may be near zero.
+        scale: the size of the terms from which a field is computed, if it may be near zero.
     """
     if section is None or derived is None:
         return
-    fields = section if isinstance(section, Mapping) else msgspec.structs.asdict(section)
+    fields = section
+    if not isinstance(fields, Mapping):
+        fields = msgspec.structs.asdict(fields)
     if names is None:
         names = derived
     for name in names:
-        recorded, expected = fields.get(name), derived.get(name)
+        recorded = fields.get(name)
+        expected = derived.get(name)
         if recorded is None or expected is None or _agree(recorded, expected, scale):
             continue
         recorded, expected = _first_difference(recorded, expected, scale)
-        field = where if name == "value" else f"{where}: {name}"
+        field = f"{where}: {name}"
+        if name == "value":  # the value of a metric is named by the metric alone
+            field = where
         yield f"{field} is {_number_text(recorded)}, and its evidence gives {_number_text(expected)}"
 
 
 def _agree(recorded: Any, expected: Any, scale: float) -> bool:
+    """Whether two numbers, or lists of numbers, are equal within the tolerances; other values have to be equal."""
     if _is_list(recorded) and _is_list(expected):
         if len(recorded) != len(expected):
             return False
@@ -214,7 +229,7 @@ def _agree(recorded: Any, expected: Any, scale: float) -> bool:
 
 
 def _first_difference(recorded: Any, expected: Any, scale: float) -> tuple[Any, Any]:
-    """Of two lists of equal length the first elements that differ; else both as they are."""
+    """Return the first elements that differ in two long lists of equal length; other values as they are."""
     if _is_list(recorded) and _is_list(expected) and len(recorded) == len(expected) > 2:
         for a, b in zip(recorded, expected, strict=True):
             if not _agree(a, b, scale):
@@ -231,7 +246,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _number_text(value: Any) -> str:
-    """A number with the digits that tell it from another within TOLERANCE."""
+    """Return a number as text, with enough digits to show a difference of TOLERANCE; a long list as its length."""
     if isinstance(value, float):
         return f"{value:.9g}"
     if not _is_list(value):
@@ -242,11 +257,11 @@ def _number_text(value: Any) -> str:
 
 
 def _replace_numbers(metric: Metric, derived: Mapping[str, Any]) -> Metric:
-    """A metric with its numbers as computed here."""
+    """Return a metric with the numbers that its evidence gives."""
     interval = derived.get("ci95")
     if interval is not None:
         low, high = interval
-        interval = (low, high)
+        interval = (low, high)  # the evidence gives a list
     return replace(
         metric,
         value=derived["value"],
@@ -260,16 +275,16 @@ def _replace_numbers(metric: Metric, derived: Mapping[str, Any]) -> Metric:
 
 
 class _Plan(NamedTuple):
-    """The steps of each phase by the configuration."""
+    """The number of steps that each phase has according to the configuration."""
 
     warmup: int
     window: int | None
-    """None where the window ends with the training."""
+    """The steps after the warm-up; None if they last until the training ends."""
 
 
-def _extent_problems(record: Record, section: Section) -> list[str]:
-    """Where the ranks and steps of the evidence are not those of the record."""
-    rank_problem = _rank_problem(record, section)
+def _find_extent_problems(record: Record, section: Section) -> list[str]:
+    """Return a clause for each difference between the ranks and steps of the evidence and those of the record."""
+    rank_problem = _find_rank_problem(record, section)
     if rank_problem is not None:
         return [rank_problem]
     kind = _kind(record)
@@ -280,29 +295,31 @@ def _extent_problems(record: Record, section: Section) -> list[str]:
     if not _are_phases_of(kind, phases):
         return [f"its evidence is of the phases {', '.join(phases) or 'none'}, and the run is of {kind}"]
     problems = []
-    parts = []
+    expected_spans = []
     for phase in phases:
         steps = section.stretch(phase).steps
         warmup = min(max(plan.warmup, 0), steps)
         if warmup > 0:
-            parts.append((phase, WARMUP, warmup))
+            expected_spans.append((phase, WARMUP, warmup))
         if steps > warmup:
-            parts.append((phase, WINDOW, steps - warmup))
+            expected_spans.append((phase, WINDOW, steps - warmup))
         if not _is_planned(plan, kind, phase, steps):
             problems.append(
                 f"its evidence has {steps} steps of {phase}, and its configuration {plan.warmup} + {plan.window}"
             )
-    if parts != [(span.phase, span.part, span.steps) for span in section.spans]:
+    spans = [(span.phase, span.part, span.steps) for span in section.spans]
+    if spans != expected_spans:
         problems.append(
             f"its evidence does not separate the first {plan.warmup} steps of each phase, as its configuration does"
         )
     return problems
 
 
-def _rank_problem(record: Record, section: Section) -> str | None:
-    """That the evidence, the configuration and the list of ranks are not of the same ranks."""
+def _find_rank_problem(record: Record, section: Section) -> str | None:
+    """Return that the evidence, the configuration and the list of ranks have different ranks; None if they agree."""
     config = record.config or {}
-    nodes, gpus = config.get("nodes"), config.get("gpus")
+    nodes = config.get("nodes")
+    gpus = config.get("gpus")
     world = None
     if isinstance(nodes, int) and isinstance(gpus, int):
         world = nodes * gpus
@@ -316,11 +333,12 @@ def _rank_problem(record: Record, section: Section) -> str | None:
 
 
 def _planned_steps(record: Record, kind: str) -> _Plan | None:
-    """The steps of each phase by the configuration; None if it does not say."""
+    """Return the number of steps that each phase has according to the configuration; None if it does not say."""
     plan = (record.config or {}).get(kind)
     if not isinstance(plan, Mapping) or f"{WINDOW}_steps" not in plan:
         return None
-    warmup, window = plan.get(f"{WARMUP}_steps"), plan[f"{WINDOW}_steps"]
+    warmup = plan.get(f"{WARMUP}_steps")
+    window = plan[f"{WINDOW}_steps"]
     if not isinstance(warmup, int) or not isinstance(window, int | None):
         return None
     return _Plan(warmup, window)
@@ -334,20 +352,32 @@ def _are_phases_of(kind: str, phases: Sequence[str]) -> bool:
 
 
 def _is_planned(plan: _Plan, kind: str, phase: str, steps: int) -> bool:
-    """Whether a phase has as many steps as planned; an operation may be too slow for all of its repeats."""
+    """Whether a phase has as many steps as planned, or fewer repeats of an operation that is too slow for all."""
     if plan.window is None or steps == plan.warmup + plan.window:
         return True
-    most = MAMF_REPEATS if phase.startswith(MAMF) else plan.window
-    return kind == MEASURE and steps <= plan.warmup + most
+    if kind != MEASURE:
+        return False
+    most_repeats = plan.window
+    if phase.startswith(MAMF):  # these operations have a number of repeats of their own
+        most_repeats = MAMF_REPEATS
+    return steps <= plan.warmup + most_repeats
 
 
 def _kind(record: Record) -> str:
+    """Return the kind of the record's case, by its configuration: TRAIN, INFER or MEASURE."""
     return kind_of(record.config or {})
 
 
-def facts(record: Record, case: Case, section: Section) -> Facts:
-    """What the numbers of a record depend on besides its evidence. Raises msgspec.ValidationError, EvidenceError."""
-    config, quality, flops = record.config or {}, record.quality, record.flops
+def collect_facts(record: Record, case: Case, section: Section) -> Facts:
+    """Return what the numbers of a record depend on besides the steps of its evidence.
+
+    Raises:
+        msgspec.ValidationError: an evaluation has fields of other types.
+        EvidenceError: the layout, losses or evaluations contradict the evidence or themselves.
+    """
+    config = record.config or {}
+    quality = record.quality
+    flops = record.flops
     kind = _kind(record)
     stages = count(config, "layout.pp") or 1
     ranks_of_replica = (count(config, "layout.tp") or 1) * stages
@@ -358,7 +388,8 @@ def facts(record: Record, case: Case, section: Section) -> Facts:
     evaluations: list[dict[str, Any]] = []
     if quality is not None:
         evaluations = _evaluations(quality.evaluations)
-    peak, published = None, None
+    peak = None
+    published = None
     if flops is not None and flops.peak is not None:
         peak = float(flops.peak.flops)
     if _has_published_flops(record, case):
@@ -381,9 +412,9 @@ def facts(record: Record, case: Case, section: Section) -> Facts:
 
 
 def _last_losses(record: Record, section: Section) -> list[float | None]:
-    """The losses of the last steps: those of the record, or the evidence's where the record has only the first ones.
+    """Return the losses of the last steps, from the evidence if the record has only those of the first steps.
 
-    Raises EvidenceError where neither has them.
+    Raises EvidenceError if neither has them.
     """
     losses: list[float | None] = []
     if record.quality is not None and record.quality.losses is not None:
@@ -396,20 +427,20 @@ def _last_losses(record: Record, section: Section) -> list[float | None]:
 
 
 def _has_published_flops(record: Record, case: Case) -> bool:
-    """Whether the publisher's FLOPs are those of the record's model: the whole one of this version's preset."""
+    """Whether the publisher's FLOPs are of the record's model: it is the published model with all of its layers."""
     if not case.formula or record.preset != "reference":
         return False
     layers = case.presets["reference"].get("model", {}).get("layers")
     if count(record.config, "model.layers") != layers:
         return False
-    # An earlier version may have had another reference preset.
+    # A setting that the record lacks was added later: an earlier version may have had another reference preset.
     return not any(look_up(record.config, path) is UNKNOWN for path, _ in leaves(case.absent))
 
 
 def _evaluations(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Evaluations whose accuracy is that of a whole number of right answers.
+    """Return the evaluations of a record; each accuracy has to be that of a whole number of right answers.
 
-    Raises msgspec.ValidationError for other types, EvidenceError for another accuracy.
+    Raises msgspec.ValidationError if a field has another type, EvidenceError if an accuracy is not such a share.
     """
     evaluations = msgspec.convert(entries, list[_Evaluation])
     for evaluation in evaluations:

@@ -1,8 +1,8 @@
-"""What a series adds to a verdict: where its records come from, and a level that holds at every look.
+"""Give the verdict on a series: repeated runs of one request, looked at until the verdict is decided.
 
 Checking the verdict several times and stopping at the first definite one is wrong more often than checking once. So
-alpha is spread over the looks (`stats.looks`), which are fixed in advance, and at each the interval is as wide as its
-part demands.
+the looks are fixed in advance, the probability of error alpha is spread over them (`stats.looks`), and at each look
+the interval is as wide as its part of alpha demands.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from flagbench.verdict.stats.looks import look_levels
 from flagbench.verdict.verify import verify_claim
 
 CLOCK_SKEW = timedelta(hours=1)
-"""How far the clocks of two machines may be apart."""
+"""The largest difference between the clocks of two machines that is not reported."""
 
 
 def look_level(series: Sequence[SeriesSummary], runs: int) -> float:
-    """The level at which the verdict on `runs` runs has to hold: 95 %, or that of the look at them.
+    """Return the level at which the verdict on `runs` runs has to hold: 95 %, or that of the look at them.
 
-    Between two looks, as when the time was up, it is the next one that is used. Runs of several series were never
+    Between two looks, for instance when the time was up, the next look counts. Runs of several series were never
     looked at together, so the strictest of all their looks counts.
     """
     plans = [summary.looks for summary in series if summary.side == "runs" and summary.looks]
@@ -43,7 +43,7 @@ def look_level(series: Sequence[SeriesSummary], runs: int) -> float:
 
 
 def _level_of_look(looks: Sequence[int], runs: int) -> float:
-    """The level of the first look at `runs` runs or more; of the last look if there is none."""
+    """Return the level of the first look at `runs` runs or more; that of the last look if all are at fewer."""
     levels = look_levels(looks)
     for look in looks:
         if look >= runs:
@@ -52,17 +52,17 @@ def _level_of_look(looks: Sequence[int], runs: int) -> float:
 
 
 def is_decided(result: VerifyResult) -> bool:
-    """Whether further runs of the same kind could not change the verdict, or need not.
+    """Whether further runs are of no use: the verdict is not INCONCLUSIVE, or no metric was compared.
 
-    One on runs that are not one sample compares no metric.
+    No metric is compared if the runs are not one sample, which further runs do not change.
     """
     return result.verdict is not Verdict.INCONCLUSIVE or not result.metrics
 
 
 def with_series(result: VerifyResult, series: Sequence[SeriesSummary]) -> VerifyResult:
-    """The result with the series that its records are of.
+    """Return the result with the series to which its records belong.
 
-    A series of the runs with problems makes the verdict INVALID; runs left out qualify it.
+    Problems of a series of the runs make the verdict INVALID; runs that were left out qualify it.
     """
     result = replace(result, series=tuple(series))
     problems = []
@@ -88,8 +88,8 @@ def with_series(result: VerifyResult, series: Sequence[SeriesSummary]) -> Verify
     return replace(result, qualifiers=tuple(qualifiers))
 
 
-def dated(result: VerifyResult, records: Sequence[Record], now: datetime) -> VerifyResult:
-    """The result with the records that were made later than the reader's clock says it is, as a qualifier."""
+def with_future_dates(result: VerifyResult, records: Sequence[Record], now: datetime) -> VerifyResult:
+    """Return the result with a qualifier if a record has a date that is in the future by the reader's clock."""
     if result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return result
     later = []
@@ -103,10 +103,10 @@ def dated(result: VerifyResult, records: Sequence[Record], now: datetime) -> Ver
 
 
 def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Record], VerifyResult]:
-    """The records that the verdict is on, and the verdict.
+    """Return the records that the verdict is on, and the verdict.
 
-    A series with problems is INVALID, one of runs that are not one sample INCONCLUSIVE. Raises FlagbenchError (data)
-    where no run left a record.
+    A series with problems is INVALID, and one whose runs are not one sample is INCONCLUSIVE. Raises FlagbenchError
+    (data) if no run left a record.
     """
     runs = Runs([*series.records], [series])
     records = runs.to_verify()
@@ -117,9 +117,10 @@ def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Recor
 def _verify_sample(
     records: Sequence[Record], claim: Claim, case: Case, summaries: Sequence[SeriesSummary]
 ) -> VerifyResult:
-    """The verdict on the records of a series, before what its summary says."""
+    """Return the verdict on the records of a series, without regard to the problems of the series itself."""
     against = Against("claim", claim.id)
-    if not records:  # problems, which with_series makes the reason
+    if not records:
+        # No run can be used; `with_series` adds the reason from the problems of the series.
         return VerifyResult(Verdict.INVALID, (), "", case.gate, against, (), (), ())
     terms = Terms(level=look_level(summaries, len(records)))
     try:

@@ -1,4 +1,9 @@
-"""A step that stalled: it took many times as long as the others, and the evidence says where its time went."""
+"""Find steps that stalled: they took many times as long as the others, and the evidence says where their time went.
+
+A step waits for its batch, copies it to the device, starts kernels on the host, computes on the device, and ends. The
+evidence has the time of each part in a column, per rank, in microseconds; in long runs it has sums over blocks of
+steps. The rule `stalled-step` and the causes of a slow run use `find_stall`.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +17,10 @@ from flagbench_core.stats.summary import median
 from flagbench_core.stats.within import STALL
 
 NOTABLE = 0.01
-"""The share of its window; a shorter stall widens the interval of a run by less than sessions differ."""
+"""The least share of the window that a stall loses: less widens the interval of a run by less than sessions
+differ."""
 LONG_BLOCK = 2.0
-"""How many times as long as usual a block of steps takes that has a stalled one."""
+"""A block of steps that has a stalled one takes at least this many times as long as usual."""
 _DOING = {
     "data_wait": "waiting for data",
     "to_device": "copying the batch to the device",
@@ -22,31 +28,33 @@ _DOING = {
     "device": "computing",
     "after": "between steps",
 }
-"""Where the time went, by the column of the evidence."""
+"""What a rank did in the time of each column of the evidence, as a clause."""
 
 
 class Stall(NamedTuple):
     """The longest stalled step of a window, or the block of steps that it is in."""
 
     first: int
-    """The number of the step in the run, from 1; of a block, that of its first step."""
+    """The number of the stalled step in the run, counted from 1; for a block, that of its first step."""
     last: int
+    """The number of the block's last step; equal to `first` for a single step."""
     seconds: float
+    """The time of the step or block."""
     usual: float
-    """Seconds, by the median step."""
+    """The time that it usually takes, in seconds, according to the median step."""
     column: str
     """The column of the evidence that has most of its time."""
     rank: int | None
-    """The rank that had it; None if it is not known which, or there is only one."""
+    """The rank that stalled; None if it is not known which, or the job has only one."""
     others: int
-    """How many other steps, or blocks, stalled."""
+    """The number of other steps, or blocks, that stalled."""
     lost: float
-    """Seconds beyond the usual ones, of all that stalled."""
+    """Seconds that all stalled steps took beyond their usual time."""
     share: float
-    """Of the window's time that is lost."""
+    """The share of the window's time that is lost."""
 
     def __str__(self) -> str:
-        """`step 30 took 2.5 s instead of 0.4 s, waiting for data on rank 3, 2 more stalled: 5% of the window`."""
+        """Return text such as `step 30 took 2.5 s instead of 0.4 s, waiting for data on rank 3: 5% of the window`."""
         step = f"step {self.first:,}"
         if self.last > self.first:
             step = f"steps {self.first:,} to {self.last:,}"
@@ -58,95 +66,121 @@ class Stall(NamedTuple):
         return f"{text}: {self.share:.0%} of the window"
 
 
-def find_stall(stretch: Stretch, parts: Sequence[str], rank: int) -> Stall | None:
-    """The longest stall in the steps of a rank; None if none is notable.
+class CountedTime(NamedTuple):
+    """The time that a rate counts: the columns of the evidence that are summed, and the rank whose time it is."""
+
+    columns: Sequence[str]
+    rank: int
+
+
+class _StallPlace(NamedTuple):
+    """The column of the evidence that has the time of a stall, and the rank that stalled, if it is known."""
+
+    column: str
+    rank: int | None
+
+
+def find_stall(stretch: Stretch, columns: Sequence[str], rank: int) -> Stall | None:
+    """Return the longest stall in the steps of a rank; None if none is notable.
 
     Args:
-        stretch: the window.
-        parts: the columns that are counted as a step's time.
-        rank: whose time it is.
+        stretch: the steps of the window.
+        columns: the columns of the evidence that are counted as a step's time.
+        rank: the rank whose time is counted.
     """
-    times, sizes = stretch.time(parts, rank), stretch.sizes
-    step = median([micro / size for micro, size in zip(times, sizes, strict=True)])
-    if not step:
+    times = stretch.time(columns, rank)
+    sizes = stretch.sizes
+    median_step = median([micro / size for micro, size in zip(times, sizes, strict=True)])
+    if not median_step:
         return None
-    beyond = [micro - step * size for micro, size in zip(times, sizes, strict=True)]
+    beyond = [micro - median_step * size for micro, size in zip(times, sizes, strict=True)]
     total = sum(times)
     stalled = []
-    for place, lost in enumerate(beyond):
-        long = lost >= (STALL - 1) * step and times[place] >= LONG_BLOCK * step * sizes[place]
-        if long and lost >= NOTABLE * total:
+    for place, excess in enumerate(beyond):
+        has_stalled_step = excess >= (STALL - 1) * median_step
+        is_long_block = times[place] >= LONG_BLOCK * median_step * sizes[place]
+        if has_stalled_step and is_long_block and excess >= NOTABLE * total:
             stalled.append(place)
     if not stalled:
         return None
     longest = max(stalled, key=beyond.__getitem__)
-    column, source = _locate_stall(stretch, longest, beyond[longest] / 2)
+    # The part that has more than half of the excess is where the time went.
+    located = _locate_stall(stretch, longest, beyond[longest] / 2)
+    stalled_rank = located.rank
     if stretch.world == 1:
-        source = None
+        stalled_rank = None
     before = stretch.first + sum(sizes[:longest])
     lost = sum(beyond[place] for place in stalled)
     return Stall(
         first=before + 1,
         last=before + sizes[longest],
         seconds=times[longest] / MICRO,
-        usual=step * sizes[longest] / MICRO,
-        column=column,
-        rank=source,
+        usual=median_step * sizes[longest] / MICRO,
+        column=located.column,
+        rank=stalled_rank,
         others=len(stalled) - 1,
         lost=lost / MICRO,
         share=lost / total,
     )
 
 
-def counted_by(metric: str, stretch: Stretch) -> tuple[Sequence[str], int]:
-    """The columns and the rank whose time a rate counts, by its name."""
+def find_counted_time(metric: str, stretch: Stretch) -> CountedTime:
+    """Return the time that a rate counts, according to its name.
+
+    The publisher's rates use the clock of rank 0; flagbench's own use that of the slowest rank.
+    """
     if metric.endswith("_core_host"):
-        return HOST, 0
+        return CountedTime(HOST, 0)
     if metric.endswith(("_host", "_published_count")):
-        return PUBLISHED, 0
+        return CountedTime(PUBLISHED, 0)
     if "core" in metric:
-        return DEVICE, stretch.slowest(DEVICE)
-    return OWN, stretch.slowest(OWN)
+        return CountedTime(DEVICE, stretch.slowest(DEVICE))
+    return CountedTime(OWN, stretch.slowest(OWN))
 
 
-def _locate_stall(stretch: Stretch, place: int, least: float) -> tuple[str, int | None]:
-    """The column of a stalled block in which a rank had at least `least` microseconds, and the rank.
+def _locate_stall(stretch: Stretch, place: int, least: float) -> _StallPlace:
+    """Return where a stalled block lost its time: the column in which a rank had at least `least` microseconds.
 
-    All ranks of a job take the time of a stall: the others wait on their devices for the one that stalled.
+    All ranks of a job take the time of a stall, because the others wait on their devices for the one that stalled. So
+    a rank that waited for data or worked on its host is the cause, before one whose device was busy.
     """
     ranks = range(stretch.world)
     waits = [stretch.column("data_wait", rank)[place] for rank in ranks]
     if max(waits) >= least:
-        return "data_wait", waits.index(max(waits))
+        return _StallPlace("data_wait", waits.index(max(waits)))
     before = max(0, place - 1)  # a host that runs ahead of its device sees the stall one step later
-    busy = []
+    busy_on_device = []
     for rank in ranks:
         device = stretch.column("device", rank)
         if max(device[before], device[place]) >= least:
-            busy.append(rank)
+            busy_on_device.append(rank)
     on_host = []
     for rank in ranks:
-        if rank in busy:
+        if rank in busy_on_device:
             continue
         for column, block in (("to_device", place), ("host", place), ("after", place), ("after", before)):
             on_host.append((stretch.column(column, rank)[block], column, rank))
     micro, column, rank = max(on_host, default=(0, "", 0))
     if micro >= least:
-        return column, rank
-    if len(busy) == 1:
-        return "device", busy[0]
-    return "device", _find_late_rank(stretch, place, least)
+        return _StallPlace(column, rank)
+    if len(busy_on_device) == 1:
+        return _StallPlace("device", busy_on_device[0])
+    return _StallPlace("device", _find_late_rank(stretch, place, least))
 
 
 def _find_late_rank(stretch: Stretch, place: int, least: float) -> int | None:
-    """The only rank that came at least `least` microseconds late to its first collective; None if it is not known."""
+    """Return the rank that came at least `least` microseconds late to the first collective of a block.
+
+    None if no rank or several ranks did, or if these times are not in the evidence.
+    """
     collectives = stretch.spans[0].collectives
     if collectives is None:
         return None
-    # Of the times of collectives, whose blocks may be longer.
+    # The blocks of these times may be longer than those of the steps.
     block = sum(stretch.sizes[:place]) // collectives.block
-    first = [times[block] for times in collectives.first]
-    late = [rank for rank, micro in enumerate(first) if micro - min(first) >= least]
+    arrivals = [times[block] for times in collectives.first]
+    earliest = min(arrivals)
+    late = [rank for rank, micro in enumerate(arrivals) if micro - earliest >= least]
     if len(late) != 1:
         return None
     return late[0]

@@ -1,4 +1,8 @@
-"""A record of a case with the numbers that its evidence proves, and what its parts are compared with."""
+"""A record with its case, and the quantities by which rules check it: sizes, peaks, FLOPs, devices.
+
+`recompute` makes a Subject from a record; the rules, `judge` and acceptances read it. A record may have been edited
+or damaged, so a property is None or empty if the record lacks what it is computed from.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from flagbench.console.terminal import brief
 from flagbench.manifests.device import DeviceModel
@@ -22,21 +26,28 @@ from flagbench_core.evidence.section import MEASURE
 from flagbench_core.flops import batch_of, padded
 
 
+class StatedSequences(NamedTuple):
+    """The numbers of sequences of a sample that a record's conditions state, padding included."""
+
+    mean: float
+    most: float
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A record of a case, and what its parts are compared with; `recompute` makes it."""
+    """A record of a case, with what `recompute` found in its evidence (the step times behind its numbers)."""
 
     record: Record
-    """Its metrics as computed again from its evidence."""
+    """The record, with its metrics as computed again from its evidence."""
     case: Case
     section: Section | None = None
-    """The evidence, if it can be read."""
+    """The evidence; None if the record has none, or none that can be read."""
     unreadable: tuple[str, ...] = ()
-    """Why it cannot be."""
+    """Why the evidence cannot be read, as clauses."""
     differences: tuple[str, ...] = ()
-    """Numbers of the record that do not follow from it."""
+    """Numbers of the record that do not follow from its evidence, as clauses with both numbers."""
     unmatched: tuple[str, ...] = ()
-    """Names that only one of the record and this version knows."""
+    """Metrics, fields and checks that either the record or this version of flagbench does not have."""
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -47,32 +58,37 @@ class Subject:
 
     @property
     def ending(self) -> str:
-        """How a failed or interrupted run ended."""
-        return ending(self.record)
+        """How a failed or interrupted run ended, as a clause."""
+        return describe_ending(self.record)
 
     @property
     def config_digest(self) -> str | None:
-        """The digest that the configuration has; None if there is none."""
-        return None if self.record.config is None else digest(self.record.config)
+        """The digest of the configuration; None if the record has no configuration."""
+        if self.record.config is None:
+            return None
+        return digest(self.record.config)
 
     @property
     def not_compared(self) -> tuple[str, ...]:
-        """What no rule is applied to: names that only the record or this version knows, and FLOPs not counted."""
-        return (*self.unmatched, *self._uncounted(), *self._unlimited())
+        """Parts of the record to which no rule is applied, each with the reason."""
+        return (*self.unmatched, *self._flops_not_compared(), *self._telemetry_not_compared())
 
-    def _unlimited(self) -> Iterable[str]:
-        """Limits of the device that no source gives, so that telemetry is not held against them."""
-        limits = self.device.limits if self.device is not None else None
-        if limits is not None and self.monitored and not (limits.power_watts and limits.sm_clock_mhz):
-            yield f"limits of power and clock: none are published for {self.names[0]}"
+    def _telemetry_not_compared(self) -> Iterable[str]:
+        """Yield that telemetry is not compared with the device's limits, if no source publishes them."""
+        if self.device is None or not self.device_telemetry:
+            return
+        limits = self.device.limits
+        if not (limits.power_watts and limits.sm_clock_mhz):
+            yield f"limits of power and clock: none are published for {self.device_names[0]}"
 
-    def _uncounted(self) -> Iterable[str]:
+    def _flops_not_compared(self) -> Iterable[str]:
+        """Yield why the FLOPs of a run are not compared with a formula, if they are not."""
         if self.record.evidence is None or self.record.status.state != "ok" or self.case.kind == MEASURE:
             return
         if self.case.formula is None:
             yield f"FLOPs: {self.case.name} counts none"
         elif self.other_formula:
-            yield f"FLOPs: counted by {text(self.other_formula)}"
+            yield f"FLOPs: counted by {value_text(self.other_formula)}"
         elif self.record.flops is not None and self.flops_of_unit is None:
             yield "FLOPs: the tokens of a sample or a size of the model are not known"
 
@@ -85,8 +101,8 @@ class Subject:
         return None
 
     @cached_property
-    def complete(self) -> Mapping[str, Any]:
-        """The configuration, with what it lacks as its preset has it: no size may be hidden."""
+    def completed_config(self) -> Mapping[str, Any]:
+        """The configuration, with settings that it lacks taken from its preset, so that every size is known."""
         if not self.config or self.record.preset not in self.case.presets:
             return completed(self.config, {})
         return completed(self.config, preset_of(self.case.presets, self.record.preset))
@@ -99,72 +115,78 @@ class Subject:
         return (self.stack,)
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names of node 0's devices as its driver reports them, each once."""
+    def device_names(self) -> tuple[str, ...]:
+        """The names of node 0's devices as its driver reports them, sorted, each once."""
         return tuple(sorted({device.name for device in self.record.system.devices}))
 
     @property
     def on_accelerator(self) -> bool:
-        """Whether its stack runs on accelerators; False where this flagbench does not know the stack."""
+        """Whether its stack runs on accelerators; False if this flagbench does not know the stack."""
         return self.stack is not None and self.stack.device_kind != "cpu"
 
     @cached_property
     def accelerator(self) -> DeviceModel | None:
-        """The model of the record's devices; None if they are several or not in the stack's manifest."""
-        if len(self.names) != 1:
+        """The model of the record's devices by its own stack; None if they are several or not in its manifest."""
+        if len(self.device_names) != 1:
             return None
-        return accelerator_of(self.stacks, self.names[0])
+        return find_accelerator(self.stacks, self.device_names[0])
 
     @cached_property
     def device(self) -> DeviceModel | None:
-        """The same by all stacks of the case: what a device is capable of does not depend on the record's stack."""
-        if self.accelerator is not None or len(self.names) != 1:
+        """The model of the record's devices by any stack of the case; None if they are several or not known.
+
+        A device has the same limits under every stack, so a rule on limits uses this rather than `accelerator`.
+        """
+        if self.accelerator is not None or len(self.device_names) != 1:
             return self.accelerator
-        return accelerator_of(self.case.stacks.values(), self.names[0])
+        return find_accelerator(self.case.stacks.values(), self.device_names[0])
 
     @property
-    def monitored(self) -> tuple[DeviceTelemetry, ...]:
-        """The telemetry of the devices."""
+    def device_telemetry(self) -> tuple[DeviceTelemetry, ...]:
+        """The telemetry of node 0's devices; empty if the record has none."""
         if self.record.telemetry is None:
             return ()
         return self.record.telemetry.devices
 
     @cached_property
     def world(self) -> int:
-        """Ranks of the job, by the system."""
+        """The number of ranks of the job, according to its nodes and devices."""
         return self.record.system.nodes * self.record.system.devices_per_node
 
     @cached_property
     def replicas(self) -> int | None:
-        """Data-parallel replicas by the configuration; None if it does not say."""
+        """The number of data-parallel replicas, according to the configuration; None if it does not say."""
         ranks_of_replica = (count(self.config, "layout.tp") or 1) * (count(self.config, "layout.pp") or 1)
         if not self.config or self.world % ranks_of_replica:
             return None
         return self.world // ranks_of_replica
 
-    def counted(self, name: str) -> int | None:
-        """`samples_per_step` or `tokens_per_sample` by the configuration; None if it does not say."""
+    def work_count(self, name: str) -> int | None:
+        """Return `samples_per_step` or `tokens_per_sample` by the case's rule; None if the configuration lacks it."""
         rule = self.case.counts.get(name)
         if rule is None:
             return None
-        number = evaluate(rule, self.complete)
+        number = evaluate(rule, self.completed_config)
         if not isinstance(number, int) or isinstance(number, bool) or number <= 0:
             return None
         return number
 
     @cached_property
     def flops_of_unit(self) -> float | None:
-        """FLOPs of a token or a sample, of one sequence, by the case's formula.
+        """FLOPs of one token, or of one sample with one sequence, by the case's formula.
 
-        None if there is none, if another version counted the record by another or by none, or if a size is not known.
+        None if the case has no formula, if another version of flagbench counted the record's FLOPs by another formula
+        or not at all, or if a size of the model is not known.
         """
-        length, formula = self.counted("tokens_per_sample"), self.case.count_flops
+        length = self.work_count("tokens_per_sample")
+        formula = self.case.count_flops
         if length is None or formula is None or self.other_formula:
             return None
-        if self.made_elsewhere and not self.record.flops:
+        if self.made_by_another_version and not self.record.flops:
             return None
+        # A record may have any sizes, so the formula may fail on them.
         try:
-            sizes = _sizes(look_up(self.complete, "model"), self.case.presets["reference"]["model"])
+            sizes = _select_sizes(look_up(self.completed_config, "model"), self.case.presets["reference"]["model"])
             model = padded(sizes, count(self.config, "layout.tp") or 1)
             flops = formula(model, batch_of(1, length)).executed
             if self.case.unit == "tokens":
@@ -174,61 +196,71 @@ class Subject:
             return None
 
     @cached_property
-    def achieved(self) -> float | None:
-        """FLOP/s of a device in the window, recomputation included; None if the record does not say.
+    def achieved_flops(self) -> float | None:
+        """FLOP/s of one device in the window of measured steps, recomputation included; None if it is not known.
 
-        By the record, but no fewer than the window's samples take by the formula of the case.
+        The FLOPs are those of the record, or those that the window's samples take by the case's formula if these are
+        more.
         """
-        flops, window = self.record.flops, self.record.window
+        flops = self.record.flops
+        window = self.record.window
         if flops is None or window is None or not window.seconds:
             return None
         units = window.samples
         if self.case.unit == "tokens":
-            units *= self.counted("tokens_per_sample") or 0
+            units *= self.work_count("tokens_per_sample") or 0
         executed = max(flops.executed, (self.flops_of_unit or 0.0) * units)
         return (executed + (flops.recomputed or 0)) / window.seconds / self.world
 
     @property
     def precision(self) -> str:
-        """The precision that its matrix products ran in, or should have."""
+        """The precision that its matrix products ran in, or the configured one if the record does not say."""
         return str(self.record.conditions.get("precision") or self.config.get("precision"))
 
     @cached_property
     def peak(self) -> float | None:
-        """The device's peak in the precision of the run, FLOP/s; None where no manifest has it."""
-        peak = self.device.peaks.get(self.precision) if self.device is not None else None
+        """The device's peak in the precision of the run, FLOP/s; None if no manifest has it."""
+        if self.device is None:
+            return None
+        peak = self.device.peaks.get(self.precision)
         if peak is None:
             return None
         return float(peak.flops)
 
     @property
-    def most(self) -> float | None:
-        """What no run of this device and precision exceeds, FLOP/s; None where the peak is no such bound."""
+    def highest_flops(self) -> float | None:
+        """FLOP/s that no run of this device and precision exceeds; None if that is not known.
+
+        The peak is of the boost clock, so it is no bound for a device that runs above it.
+        """
         if self.device is None or self.device.runs_above_boost:
             return None
         return self.peak
 
     @property
     def sequences_of_sample(self) -> float | None:
-        """Sequences of a sample, padding included, the mean of the run; None if the record does not say."""
-        work, length = self.record.work, self.counted("tokens_per_sample")
+        """The mean number of sequences of a sample in the run, padding included; None if the record does not say."""
+        work = self.record.work
+        length = self.work_count("tokens_per_sample")
         if work is None or not work.tokens_executed or not work.samples_executed or length is None:
             return None
         return work.tokens_executed / work.samples_executed / length
 
     @property
-    def sequences_stated(self) -> tuple[float, float] | None:
-        """The mean and the largest number of sequences of a sample by the record's conditions, such as
-        `10 at most, mean 8.9`; None if they do not say. A batch is padded to its largest, so it has no fewer."""
+    def sequences_stated(self) -> StatedSequences | None:
+        """The sequences of a sample that the record's conditions state, such as `10 at most, mean 8.9`; None if none.
+
+        A batch is padded to its sample with the most sequences, so the run has no fewer than the stated mean.
+        """
         conditions = " ".join(str(self.record.conditions.get(name)) for name in self.case.ranges)
         numbers = [float(digits) for digits in re.findall(r"[0-9]+(?:\.[0-9]+)?", conditions)]
         if not numbers:
             return None
-        return min(numbers), max(numbers)
+        return StatedSequences(mean=min(numbers), most=max(numbers))
 
     @property
     def first_step(self) -> int:
-        """The step that the run began with: later than 0 if it was resumed."""
+        """The step that the run began with: 0, or the step of the checkpoint that it was resumed from."""
         if self.record.quality is None:
             return 0
         return count(self.record.quality.resumed, "step") or 0
@@ -242,43 +274,45 @@ class Subject:
 
     @property
     def evaluations(self) -> tuple[dict[str, Any], ...]:
-        """The evaluations of the run."""
+        """The evaluations of the run as in the record: each has its `epoch`, `counted` examples and `accuracy`."""
         if self.record.quality is None:
             return ()
         return self.record.quality.evaluations
 
     @property
     def other_formula(self) -> str | None:
-        """The formula by which another version counted the record's FLOPs, if it is not the case's."""
+        """The formula by which another version counted the record's FLOPs; None if it is that of the case."""
         flops = self.record.flops
-        if not self.made_elsewhere or flops is None or flops.formula == self.case.formula:
+        if not self.made_by_another_version or flops is None or flops.formula == self.case.formula:
             return None
         return flops.formula
 
     @property
-    def made_elsewhere(self) -> bool:
-        """Whether another version made the record: its manifest may have named other checks, or another formula."""
+    def made_by_another_version(self) -> bool:
+        """Whether another version of flagbench made the record: its case may have had other checks or formulas."""
         return self.record.flagbench.version != __version__
 
 
-def slow_devices(record: Record) -> list[str]:
-    """Each device that a case which measures found slow, in words."""
+def describe_slow_devices(record: Record) -> list[str]:
+    """Return a clause for each device that a record of the case `roofs`, or of its short form, found slow."""
     return [
         f"rank {device.rank} reaches {device.share:.0%} of the other devices' rates" for device in record.slow_devices
     ]
 
 
-def ending(record: Record) -> str:
-    """How a failed or interrupted run ended."""
-    verb = "was interrupted" if record.status.state == "interrupted" else "failed"
-    sentence = f"the run {verb} in phase {record.status.phase}"
+def describe_ending(record: Record) -> str:
+    """Return how a failed or interrupted run ended, as a clause."""
+    verb = "failed"
+    if record.status.state == "interrupted":
+        verb = "was interrupted"
+    clause = f"the run {verb} in phase {record.status.phase}"
     if record.status.reason:
-        return f"{sentence}: {record.status.reason}"
-    return sentence
+        return f"{clause}: {record.status.reason}"
+    return clause
 
 
-def accelerator_of(stacks: Iterable[Stack], name: str) -> DeviceModel | None:
-    """The model of a device by the first of the stacks that knows its name, as its driver reports it."""
+def find_accelerator(stacks: Iterable[Stack], name: str) -> DeviceModel | None:
+    """Return the model of a device by the name that its driver reports, from the first stack that knows the name."""
     for stack in stacks:
         model = stack.accelerator(name)
         if model is not None:
@@ -286,10 +320,11 @@ def accelerator_of(stacks: Iterable[Stack], name: str) -> DeviceModel | None:
     return None
 
 
-def _sizes(model: Any, reference: Any) -> dict[str, Any]:
-    """The sizes that are numbers, or words where the reference preset has a word.
+def _select_sizes(model: Any, reference: Any) -> dict[str, Any]:
+    """Return the sizes of a model that have a usable type, nested as in the configuration.
 
-    A record may have a list or a word in place of a number, which a product would repeat.
+    These are numbers, and words if the reference preset has a word there. A record may have a list or a word in place
+    of a number: multiplied by a large size, Python would repeat it and use up the memory.
     """
     sizes: dict[str, Any] = {}
     for name, size in model.items():
@@ -297,14 +332,14 @@ def _sizes(model: Any, reference: Any) -> dict[str, Any]:
         is_number = isinstance(size, int | float) and not isinstance(size, bool)
         is_word = isinstance(size, str) and isinstance(expected, str)
         if isinstance(size, Mapping) and isinstance(expected, Mapping):
-            sizes[name] = _sizes(size, expected)
+            sizes[name] = _select_sizes(size, expected)
         elif is_number or is_word:
             sizes[name] = size
     return sizes
 
 
-def text(value: Any) -> str:
-    """A value as it stands in a message, at most a line."""
+def value_text(value: Any) -> str:
+    """Return a value of a record as text for a message: at most one line, and spelled as in JSON."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -312,6 +347,6 @@ def text(value: Any) -> str:
     return brief(str(value))
 
 
-def differ(what: str, recorded: Any, source: str, expected: Any) -> str:
-    """A message with both sides of a contradiction."""
-    return f"{what} is {text(recorded)}, but {source} {text(expected)}"
+def describe_difference(name: str, recorded: Any, source: str, expected: Any) -> str:
+    """Return a message with both sides of a contradiction: `NAME is RECORDED, but SOURCE EXPECTED`."""
+    return f"{name} is {value_text(recorded)}, but {source} {value_text(expected)}"

@@ -1,4 +1,10 @@
-"""A record's way to its verdict: recompute, conditions, interval, rules, judge; each once, in this order."""
+"""Verify records against a claim, a baseline or cited rows, and choose the claim for a record.
+
+Each of the three functions takes the same steps, a module each: `recompute` the metrics from the evidence, compare
+the `conditions`, compare the metrics and their `interval`, apply the `rules`, and `judge`.
+
+A claim is a published row that a case repeats; a cited row is one that no case repeats; a baseline are own runs.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +54,15 @@ def verify_claim(
     """Compare the records of one or more runs with a claim.
 
     Args:
-        records: runs of the claim's case on one machine, alike in their software and in all that the gate depends on.
+        records: runs of the claim's case on one machine, with equal software and equal conditions of the gate (the
+            metric that decides).
+        claim: the claim.
+        case: the case of both.
         chosen: whether the claim was chosen by `choose_claim` and not named by the user.
-        terms: what is known of the spread between runs.
+        terms: the assumed spread between runs, and the level of the verdict.
 
     Raises:
-        FlagbenchError: the records are of another case, not alike, of different machines, or two are of one run.
+        FlagbenchError: the records are of another case, of different conditions or machines, or two are of one run.
     """
     if claim.case != case.name:
         raise FlagbenchError(
@@ -85,14 +94,17 @@ def verify_baseline(
     any_seed: bool = False,
     terms: Terms = STANDARD,
 ) -> VerifyResult:
-    """Compare the records of one or more runs with those of others, of the same configuration.
+    """Compare the records of one or more runs with those of earlier runs, the baseline, of the same configuration.
 
-    Every condition and the configuration digest must be equal; software gives a qualifier only. The two sides may be
-    of different machines.
+    Every condition and the configuration digest must be equal; different software only qualifies the verdict. The two
+    sides may be of different machines.
 
     Args:
-        any_seed: whether runs differ in their seeds on purpose, as those of a series do: then the seed counts only
-            for metrics that depend on it by the case's manifest.
+        records: as for `verify_claim`.
+        baseline: the record or records of the baseline.
+        case: the case of both sides.
+        any_seed: whether the runs have different seeds on purpose, as those of a series do. Then the seed counts only
+            for metrics that depend on it according to the case's manifest.
         terms: as for `verify_claim`, and the tolerance of SAME.
 
     Raises:
@@ -132,7 +144,7 @@ def verify_baseline(
 
 
 def _check_apart(records: Sequence[Record], baseline: Sequence[Record]) -> None:
-    """Raise FlagbenchError (usage) where a record is on both sides."""
+    """Raise FlagbenchError (usage) if a record is on both sides."""
     ids = {record.record_id for record in records}
     for record in baseline:
         if record.record_id in ids:
@@ -145,7 +157,7 @@ def _check_apart(records: Sequence[Record], baseline: Sequence[Record]) -> None:
 def _conditions_of_sides(
     records: Sequence[Record], baseline: Sequence[Record], case: Case, *, any_seed: bool
 ) -> tuple[ConditionResult, ...]:
-    """All conditions of the runs and of a baseline, and the digests of their configurations, compared."""
+    """Compare all conditions of the runs and of a baseline, and the digests of their configurations."""
     measured = shared_conditions([_conditions_and_digest(record, any_seed=any_seed) for record in records])
     expected = shared_conditions([_conditions_and_digest(record, any_seed=any_seed) for record in baseline])
     names = dict.fromkeys((*case_conditions(case), *measured, *expected))
@@ -153,6 +165,7 @@ def _conditions_of_sides(
 
 
 def _conditions_and_digest(record: Record, *, any_seed: bool) -> dict[str, Scalar | None]:
+    """Return the conditions of a run, and the digest of its configuration as one more condition."""
     digest = record.config_digest
     if any_seed:
         digest = unseeded_digest(record)
@@ -160,7 +173,7 @@ def _conditions_and_digest(record: Record, *, any_seed: bool) -> dict[str, Scala
 
 
 def _check_baseline(findings: Findings) -> None:
-    """Raise FlagbenchError (data) where a record of the baseline is invalid."""
+    """Raise FlagbenchError (data) if a record of the baseline is invalid."""
     if not findings.invalid_baseline:
         return
     record_id = findings.invalid_baseline[0].record
@@ -175,11 +188,12 @@ def _check_baseline(findings: Findings) -> None:
 def verify_reference(
     records: Sequence[Record], rows: Sequence[PublishedRow], case: Case, *, terms: Terms = STANDARD
 ) -> VerifyResult:
-    """Put the records of one or more runs beside published rows that are only cited.
+    """Compare the records of one or more runs with published rows that are only cited; the verdict is REFERENCE.
 
     Args:
         records: as for `verify_claim`.
-        rows: each with the metric that decides, of the same work on the same device; the nearest first.
+        rows: rows of the same work on the same device that have the gate metric, the nearest first.
+        case: the case of the records.
         terms: as for `verify_claim`.
 
     Raises:
@@ -190,7 +204,8 @@ def verify_reference(
     subjects = [recompute(record, case) for record in records]
     computed = [subject.record for subject in subjects]
     spec = gate_spec(case)
-    metrics, cited = [], []
+    metrics = []
+    cited = []
     for row in rows:
         published = row.metric(spec.name)
         assert published is not None, row.id
@@ -202,21 +217,21 @@ def verify_reference(
     return judge_reference(verification, rules.apply(verification), terms, cited)
 
 
-def claims_for(record: Record, case: Case, claims: Iterable[Claim]) -> list[Claim]:
-    """The claims that a record of the case can be compared with."""
+def select_claims(record: Record, case: Case, claims: Iterable[Claim]) -> list[Claim]:
+    """Return the claims that a record of the case can be compared with."""
     suitable = []
     for claim in claims:
         if claim.case != record.case:
             continue
-        # What another device reaches, or another product, says nothing of this one.
-        if case.kind == MEASURE and not _is_of_same(record, claim, (DEVICE_MODEL, "shape")):
+        # A roof is a property of one device and one operation, so another device's row says nothing about it.
+        if case.kind == MEASURE and not _has_same_conditions(record, claim, (DEVICE_MODEL, "shape")):
             continue
         suitable.append(claim)
     return suitable
 
 
-def _is_of_same(record: Record, claim: Claim, names: Iterable[str]) -> bool:
-    """Whether a claim has the same conditions as a record, among those of `names` that it states."""
+def _has_same_conditions(record: Record, claim: Claim, names: Iterable[str]) -> bool:
+    """Whether a record has the values of a claim in those of the named conditions that the claim states."""
     for name in names:
         if name in claim.conditions and claim.conditions[name] != record.conditions.get(name):
             return False
@@ -224,23 +239,28 @@ def _is_of_same(record: Record, claim: Claim, names: Iterable[str]) -> bool:
 
 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim | None:
-    """The claim for the record with the fewest conditions that differ, the first of equals; None without a claim.
+    """Return the claim with the fewest conditions that differ from the record, the first of equals.
 
-    A row of another device that does not publish the gate comes last: it would give no verdict on speed.
+    A row of another device that does not publish the gate comes last: it would give no verdict on speed. None if no
+    claim can be compared.
     """
 
-    def distance(claim: Claim) -> tuple[bool, int]:
+    def measure_distance(claim: Claim) -> tuple[bool, int]:
+        """Return whether the claim comes last, and the number of conditions that differ."""
         expected = claim_conditions(case, claim.conditions)
         conditions = compare_conditions(expected, record.conditions, expected)
         differing = [condition.name for condition in conditions if condition.forbids]
         lacks_gate = claim.metric(case.held_to(claim.metrics).gate) is None
         return lacks_gate and DEVICE_MODEL in differing, len(differing)
 
-    return min(claims_for(record, case, claims), key=distance, default=None)
+    return min(select_claims(record, case, claims), key=measure_distance, default=None)
 
 
 def _check_alike(records: Sequence[Record], case: Case) -> None:
-    """Reject records of different work or software: their spread would not be that of one repeated run."""
+    """Raise FlagbenchError for records of different work, software or machines, and for two records of one run.
+
+    Their spread would not be that of one repeated run.
+    """
     first = records[0]
     for record in records:
         if record.case != case.name:
@@ -249,7 +269,8 @@ def _check_alike(records: Sequence[Record], case: Case) -> None:
                 remedy=f"give a record of {case.name}, or name a claim or baseline of {record.case}",
             )
         for name in (*gate_conditions(case), *case.software_conditions):
-            expected, actual = first.conditions.get(name), record.conditions.get(name)
+            expected = first.conditions.get(name)
+            actual = record.conditions.get(name)
             if not alike(expected, actual):
                 raise FlagbenchError(
                     f"the records are not of the same conditions: {name} is {visible(shown(expected))} in "

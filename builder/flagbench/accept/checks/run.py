@@ -11,7 +11,7 @@ from flagbench.machine.disturbance_limits import MEMORY_BEFORE
 from flagbench.manifests.model import Case
 from flagbench.records.model import Check, Record
 from flagbench.verdict import rules
-from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
+from flagbench.verdict.disturbance import describe_others_on_devices, describe_others_on_processors, find_throttling
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules.comparison import HEATED
 from flagbench.verdict.subject import Subject
@@ -154,9 +154,9 @@ def disturbance(record: Record) -> str:
     telemetry = record.telemetry
     if telemetry is None:
         return ""
-    sentences = others_on_devices(telemetry.devices)
+    sentences = describe_others_on_devices(telemetry.devices)
     if record.software.cuda is None and record.software.hip is None:
-        sentences += others_on_processors(telemetry.cpu)
+        sentences += describe_others_on_processors(telemetry.cpu)
     return ", ".join(sentences)
 
 
@@ -191,7 +191,7 @@ def _throttled(record: Record) -> AcceptanceCheck:
     devices = record.telemetry.devices
     if not any(device.throttle_seconds or device.power_limit_default_w for device in devices):
         return not_known("throttled", record.case, "its own clocks", "the monitor does not say it")
-    slowed = throttled(devices)
+    slowed = find_throttling(devices)
     measured = ", ".join(f"{reason} {seconds:.0f} s" for reason, seconds in slowed.items())
     outcome = Outcome.PASS
     reason = ""
@@ -216,8 +216,8 @@ def flops_in_range(subject: Subject) -> AcceptanceCheck | None:
         return None
     ceiling = flops.measured_ceiling
     share = None
-    if subject.achieved and ceiling.flops:
-        share = subject.achieved / ceiling.flops
+    if subject.achieved_flops and ceiling.flops:
+        share = subject.achieved_flops / ceiling.flops
     measured = "unknown"
     if share is not None:
         measured = f"{share:.0%} of a matrix product"

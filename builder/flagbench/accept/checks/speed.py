@@ -29,9 +29,9 @@ from flagbench.verdict import verify_baseline, verify_claim
 from flagbench.verdict.conditions import DEVICE_MODEL, Agreement, agreement, gate_spec
 from flagbench.verdict.interval import Terms, estimate, quotient
 from flagbench.verdict.result import Estimate, MetricResult, Ratio
-from flagbench.verdict.samples import session_count
+from flagbench.verdict.samples import count_sessions
 from flagbench.verdict.subject import Subject
-from flagbench.verdict.verify import claims_for
+from flagbench.verdict.verify import select_claims
 from flagbench_core.evidence.roofs import MAMF, MAMF_PUBLISHED
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.health.reading import DeviceHealth
@@ -284,7 +284,7 @@ def _claim_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
     if limit is None:
         return
     record = run.record
-    for claim in claims_for(record, run.case, run.catalog.claims.values()):
+    for claim in select_claims(record, run.case, run.catalog.claims.values()):
         gate = run.case.held_to(claim.metrics).gate
         if claim.conditions.get(DEVICE_MODEL) != record.conditions.get(DEVICE_MODEL):
             continue
@@ -356,7 +356,7 @@ def _history_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
     if len(run.history) == 1:
         against = "1 earlier run of this store"
     names = _names_with_history(run)
-    sessions = session_count(run.history)
+    sessions = count_sessions(run.history)
     for result in verification.metrics:
         if result.name not in names or result.ratio is None or not result.comparable:
             continue

@@ -1,6 +1,7 @@
-"""Rules on a comparison: doubts, which take a verdict away, and qualifiers, which a reader should know.
+"""Rules on a comparison: doubts, which make a verdict INCONCLUSIVE, and qualifiers, which a reader should know.
 
-A doubt leaves room for a slower run than the record shows.
+A doubt leaves room for a slower run than the record shows. Each function is a rule, is named after the rule's id, and
+yields a message for each problem that it finds. The arguments depend on what the rule needs (`rules.table.Needs`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from flagbench.console.terminal import brief
 from flagbench.machine.disturbance_limits import MEMORY_BEFORE, SAMPLE_SECONDS
@@ -17,15 +19,38 @@ from flagbench.records.model import DeviceTelemetry, Timing
 from flagbench.verdict.claim_limits import classify
 from flagbench.verdict.conditions import Agreement, depends_on, gate_conditions
 from flagbench.verdict.derivation import count, number, schedule
-from flagbench.verdict.disturbance import others_on_devices, throttled
+from flagbench.verdict.disturbance import describe_others_on_devices, find_throttling
 from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
 from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
-from flagbench.verdict.samples import same_time, start_of
-from flagbench.verdict.stall import Stall, counted_by, find_stall
-from flagbench.verdict.subject import Subject, slow_devices, text
+from flagbench.verdict.samples import find_shared_device, start_of
+from flagbench.verdict.stall import Stall, find_counted_time, find_stall
+from flagbench.verdict.subject import Subject, describe_slow_devices, value_text
 from flagbench_core.evidence.columns import MICRO
 from flagbench_core.evidence.roofs import MAMF
 from flagbench_core.evidence.section import INFER, MEASURE, WINDOW, kind_of
+
+GIB = 2.0**30
+"""Bytes of a GiB."""
+ABOVE_CEILING = 1.02
+"""A run may exceed the matrix product that was measured in it by this factor, for the error of both measurements."""
+SECONDS_FOR_SAMPLES = 10
+"""From this many seconds of a run on, the number of its samples, one a second, says whether the monitor worked."""
+LEAST_SHARE = 0.9
+"""The least clock and utilisation, as shares of those that the FLOP rate takes; a tenth is for errors of samples."""
+LEAST_SHARE_IN_PIPELINE = 0.5
+"""The same in a pipeline, whose stages have unequal shares of the work."""
+LEAST_POWER = 0.5
+"""The least mean power, as a share of that which the FLOP rate takes."""
+ABOVE_POWER_LIMIT = 1.05
+"""A mean power may exceed the limit in force by this factor: NVML reads power within 5 %."""
+UNTIMED_SHARE = 0.1
+"""The share of a run that may be outside of all phases; 0.1 % was measured."""
+UNTIMED_SECONDS = 1.0
+"""Seconds that may be outside of all phases in a short run."""
+LEAST_MEMORY = 0.9
+"""The least memory, as a share of what the parameters take; the tenth is for what a counter does not see."""
+OUTSIDE_SHARE = 0.05
+"""How much of the window's time outside of steps two sides may differ by."""
 
 # Doubts: each leaves room for a slower run than the record shows
 
@@ -40,14 +65,16 @@ def _ceiling_not_measured(
     subjects: Sequence[Subject], compared: Compared, verification: Verification
 ) -> Iterator[str]:
     for subject in subjects:
-        flops, precision = subject.record.flops, subject.precision
-        if flops is None or subject.achieved is None:
+        flops = subject.record.flops
+        precision = subject.precision
+        if flops is None or subject.achieved_flops is None:
             continue
         clause = f"record {subject.record.record_id}: what a matrix product reaches was"
-        if flops.measured_ceiling is None:
+        ceiling = flops.measured_ceiling
+        if ceiling is None:
             yield f"{clause} not measured in its run"
-        elif precision != flops.measured_ceiling.precision:
-            yield f"{clause} measured in {text(flops.measured_ceiling.precision)}, and its steps ran in {precision}"
+        elif precision != ceiling.precision:
+            yield f"{clause} measured in {value_text(ceiling.precision)}, and its steps ran in {precision}"
 
 
 @rule(
@@ -59,12 +86,15 @@ def _ceiling_not_measured(
 )
 def _above_ceiling(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
     for subject in subjects:
-        flops, speed = subject.record.flops, subject.achieved
+        flops = subject.record.flops
+        speed = subject.achieved_flops
         if flops is None or flops.measured_ceiling is None or speed is None:
             continue
         ceiling = flops.measured_ceiling.flops
-        if speed > 1.02 * ceiling:
-            times = speed / ceiling if ceiling else math.inf
+        if speed > ABOVE_CEILING * ceiling:
+            times = math.inf
+            if ceiling:
+                times = speed / ceiling
             yield (
                 f"record {subject.record.record_id}: its window has {speed:.4g} FLOP/s per device, {times:.3f} times "
                 f"what a matrix product had in the same run"
@@ -88,7 +118,7 @@ def _sockets(subjects: Sequence[Subject], compared: Compared, verification: Veri
 
 
 def _unused_rdma(subject: Subject) -> list[str]:
-    """Names of RDMA devices beside which several nodes were connected by sockets."""
+    """Return the names of node 0's RDMA devices if several nodes were connected by sockets instead; else nothing."""
     system = subject.record.system
     if system.nodes < 2 or "Socket" not in system.networks:
         return []
@@ -116,19 +146,20 @@ def _telemetry_incomplete(
 
 
 def _missing_telemetry(subject: Subject) -> Iterator[str]:
-    """What the telemetry of an accelerator's run lacks, unless it says why."""
-    record, telemetry = subject.record, subject.record.telemetry
+    """Yield what the telemetry of an accelerator's run lacks, unless the record has a reason for it."""
+    record = subject.record
+    telemetry = subject.record.telemetry
     if telemetry is None:
         if record.telemetry_reason is None:
             yield "it has no telemetry, and no reason"
         return
     seconds = _seconds(record.timing, "train", "infer", "measure")
-    if telemetry.samples is not None and seconds >= 10:
-        due = seconds / (telemetry.interval_s or SAMPLE_SECONDS)
-        errors_in_all = telemetry.samples * max(1, len(telemetry.devices))  # one a device and sample
-        if telemetry.samples < due / 2:
+    if telemetry.samples is not None and seconds >= SECONDS_FOR_SAMPLES:
+        expected_samples = seconds / (telemetry.interval_s or SAMPLE_SECONDS)
+        readings = telemetry.samples * max(1, len(telemetry.devices))
+        if telemetry.samples < expected_samples / 2:
             yield f"its telemetry has {telemetry.samples} samples in {seconds:.0f} s"
-        elif telemetry.errors >= errors_in_all:
+        elif telemetry.errors >= readings:  # every reading failed
             yield f"its telemetry has {telemetry.errors} errors in {telemetry.samples} samples"
     monitored = [device for device in telemetry.devices if _has_reading(device)]
     if len(monitored) < record.system.devices_per_node and telemetry.unavailable is None:
@@ -137,7 +168,7 @@ def _missing_telemetry(subject: Subject) -> Iterator[str]:
 
 
 def _has_reading(device: DeviceTelemetry) -> bool:
-    """Whether the monitor read anything of a device."""
+    """Whether the monitor could read a device: its power, clock, utilisation or memory."""
     readings = (device.power_mean_w, device.sm_clock_mean_mhz, device.util_mean, device.mem_used_max_bytes)
     return any(reading is not None for reading in readings)
 
@@ -152,71 +183,80 @@ def _has_reading(device: DeviceTelemetry) -> bool:
 )
 def _telemetry_speed(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
     for subject in subjects:
-        first: dict[str, str] = {}  # the first device of each reading
-        for place, device in enumerate(subject.monitored):
-            for name, problem in _implausible(subject, device):
-                first.setdefault(name, f"telemetry of device {place} has {problem}")
-        for problem in first.values():
+        problems: dict[str, str] = {}  # for each reading, the problem of the first device that has one
+        for place, device in enumerate(subject.device_telemetry):
+            for name, problem in _implausible_readings(subject, device):
+                problems.setdefault(name, f"telemetry of device {place} has {problem}")
+        for problem in problems.values():
             yield f"record {subject.record.record_id}: {problem}"
 
 
-def _implausible(subject: Subject, device: DeviceTelemetry) -> Iterator[tuple[str, str]]:
-    """The readings of a device with which it cannot have done the run's work, each with what it is.
+def _implausible_readings(subject: Subject, device: DeviceTelemetry) -> Iterator[tuple[str, str]]:
+    """Yield each reading of a device with which it cannot have done the run's work: its name, and the problem.
 
-    A peak is of the highest clock and of every unit busy, so clock and utilisation are at least the share of the peak
-    that was reached. A device at its limit of power reaches 75 to 98 % of the peak, and at half of it more than half
-    of that. Means over the whole run include the time outside of the window's steps.
+    The datasheet's peak is reached at the highest clock with every unit busy. So clock and utilisation, as shares of
+    their highest values, are at least the share of the peak that the run reached. A device at its power limit reaches
+    75 to 98 % of the peak, and at half of that power more than half of these FLOP/s. A mean over the run includes the
+    time outside of the window's steps, so it is compared with the run's share of the peak.
     """
     of_window, of_run = _shares_of_peak(subject)
-    least = 0.9
+    least = LEAST_SHARE
     if (count(subject.config, "layout.pp") or 1) > 1:
-        least = 0.5
-    clock, power = _highest_clock(subject, device), _default_power(subject, device)
+        least = LEAST_SHARE_IN_PIPELINE
+    clock = _highest_clock(subject, device)
+    power = _default_power(subject, device)
     for name, needed in (
         ("sm_clock_busy_mhz", least * of_window * clock),
         ("sm_clock_mean_mhz", least * of_run * clock),
         ("util_mean", least * of_run),
-        ("power_mean_w", 0.5 * of_run * power),
+        ("power_mean_w", LEAST_POWER * of_run * power),
     ):
         reading = getattr(device, name)
         if reading is None:
             continue
-        if reading <= 0 and name != "util_mean":  # in whole percent: 0 for little work
+        if reading <= 0 and name != "util_mean":  # utilisation is in whole percent: 0 for little work
             yield name, f"{name} of {reading:.5g}, which no working device has"
         elif reading < needed:
             yield name, f"{name} of {reading:.5g}, and its FLOP rate takes at least {needed:.5g}"
-    mean, limit = device.power_mean_w, device.power_limit_w
-    if mean is not None and limit and mean > 1.05 * limit:
+    mean = device.power_mean_w
+    limit = device.power_limit_w
+    if mean is not None and limit and mean > ABOVE_POWER_LIMIT * limit:
         yield "power_limit_w", f"power_mean_w of {mean:.5g}, and the limit in force is {limit:g}"
 
 
-def _shares_of_peak(subject: Subject) -> tuple[float, float]:
-    """The share of its device's peak that a run reached in its window, and in all of its time; 0 if not known."""
-    if not subject.achieved or not subject.peak:
-        return 0.0, 0.0
-    of_window = subject.achieved / subject.peak
-    window, seconds = subject.record.window, _seconds(subject.record.timing, *_LOOPS, "checkpoint")
+class _SharesOfPeak(NamedTuple):
+    """The shares of its device's peak that a run reached; 0 if they are not known."""
+
+    of_window: float
+    of_run: float
+
+
+def _shares_of_peak(subject: Subject) -> _SharesOfPeak:
+    """Return the share of the peak in the window, and its mean over the run, which does no other counted work."""
+    if not subject.achieved_flops or not subject.peak:
+        return _SharesOfPeak(0.0, 0.0)
+    of_window = subject.achieved_flops / subject.peak
+    window = subject.record.window
+    seconds = _seconds(subject.record.timing, *_LOOPS, "checkpoint")
     if window is None or not seconds:
-        return of_window, 0.0
-    return of_window, of_window * min(1.0, window.seconds / seconds)
+        return _SharesOfPeak(of_window, 0.0)
+    return _SharesOfPeak(of_window, of_window * min(1.0, window.seconds / seconds))
 
 
 def _highest_clock(subject: Subject, device: DeviceTelemetry) -> float:
-    """The highest clock of a device, MHz; 0 if it is not known."""
-    limit = subject.device.limits.sm_clock_mhz if subject.device is not None else None
-    if limit is not None:
-        return limit.value
+    """Return the highest clock of a device, MHz; 0 if it is not known."""
+    if subject.device is not None and subject.device.limits.sm_clock_mhz is not None:
+        return subject.device.limits.sm_clock_mhz.value
     return device.sm_clock_max_mhz or 0.0
 
 
 def _default_power(subject: Subject, device: DeviceTelemetry) -> float:
-    """The limit of power that a device has by itself, W; 0 if it is not known."""
+    """Return the power limit that a device has unless somebody changes it, W; 0 if it is not known."""
     if device.power_limit_default_w:
         return device.power_limit_default_w
-    limit = subject.device.limits.power_watts if subject.device is not None else None
-    if limit is None:
-        return 0.0
-    return limit.value
+    if subject.device is not None and subject.device.limits.power_watts is not None:
+        return subject.device.limits.power_watts.value
+    return 0.0
 
 
 @rule(
@@ -230,15 +270,16 @@ def _time_in_no_phase(subjects: Sequence[Subject], compared: Compared, verificat
     for subject in subjects:
         e2e = subject.record.timing.e2e or 0.0
         lost = e2e - _seconds(subject.record.timing, "init", *_LOOPS)
-        if lost > max(1.0, 0.1 * e2e):
+        if lost > max(UNTIMED_SECONDS, UNTIMED_SHARE * e2e):
             yield f"record {subject.record.record_id}: {lost:.1f} s of its {e2e:.1f} s are in no phase"
 
 
 _LOOPS = ("eval_initial", "train", "val", "infer", "measure")
-"""The phases after `init` that `e2e` is the sum of; `train` has its evaluations."""
+"""The phases after `init`. `e2e` is the sum of `init` and these; the time of `train` includes its evaluations."""
 
 
 def _seconds(timing: Timing, *phases: str) -> float:
+    """Return the sum of the times of phases; a phase that the run did not have counts as 0."""
     return math.fsum(getattr(timing, phase) or 0.0 for phase in phases)
 
 
@@ -254,9 +295,12 @@ def _memory_below_model(subjects: Sequence[Subject], compared: Compared, verific
         parameters = number(subject.record.raw, "quality.parameters")
         if parameters is None or not subject.replicas:
             continue
-        width = 4 if subject.precision in ("fp32", "tf32") else 2
-        least = 0.9 * parameters * width * subject.replicas / subject.world / 2**30
-        for name, used in _memory_used(subject):
+        bytes_of_parameter = 2
+        if subject.precision in ("fp32", "tf32"):
+            bytes_of_parameter = 4
+        parameters_of_rank = parameters * subject.replicas / subject.world
+        least = LEAST_MEMORY * parameters_of_rank * bytes_of_parameter / GIB
+        for name, used in _highest_memory(subject):
             if used < least:
                 yield (
                     f"record {subject.record.record_id}: {name} is {used:.4g} GiB, and its {parameters:,} parameters "
@@ -264,15 +308,18 @@ def _memory_below_model(subjects: Sequence[Subject], compared: Compared, verific
                 )
 
 
-def _memory_used(subject: Subject) -> Iterator[tuple[str, float]]:
-    """The most that each counter of memory has seen on a device, GiB, with the name of the counter."""
+def _highest_memory(subject: Subject) -> Iterator[tuple[str, float]]:
+    """Yield the name of each counter of memory, and the most that it has for any device, GiB."""
     for name in ("mem_peak", "allocator_peak"):
         metric = subject.record.metric(name)
         if metric is not None:
             yield name, metric.value
-    sizes = [device.mem_used_max_bytes for device in subject.monitored if device.mem_used_max_bytes is not None]
+    sizes = []
+    for device in subject.device_telemetry:
+        if device.mem_used_max_bytes is not None:
+            sizes.append(device.mem_used_max_bytes)
     if sizes:
-        yield "telemetry's mem_used_max_bytes", max(sizes) / 2**30
+        yield "telemetry's mem_used_max_bytes", max(sizes) / GIB
 
 
 @rule(
@@ -295,9 +342,12 @@ def _versions_mixed(subjects: Sequence[Subject], compared: Compared, verificatio
 )
 def _target_missed(compared: Compared, verification: Verification) -> Iterator[str]:
     for subject in verification.subjects:
-        quality, target = subject.record.quality, number(schedule(subject.config), "target_acc")
-        whole = schedule(subject.config).get("window_steps", 0) is None
-        if whole and target is not None and quality is not None and quality.converged is False:
+        quality = subject.record.quality
+        target = number(schedule(subject.config), "target_acc")
+        trained_to_the_end = schedule(subject.config).get("window_steps", 0) is None
+        if not trained_to_the_end or target is None or quality is None:
+            continue
+        if quality.converged is False:  # None is not known
             yield f"record {subject.record.record_id}: its training ended without reaching acc {target:g}"
 
 
@@ -316,7 +366,8 @@ def _short_form(compared: Compared, verification: Verification) -> Iterator[str]
 
 
 HOST_CLOCK = 1.02
-"""How far the host's clock may exceed one that includes all waits, beyond what the published row does."""
+"""How far a rate by the host's clock may exceed one whose clock includes all waits, as a factor of what the published
+row's own rates have. Two clocks of one run agree to less than 2 %."""
 
 
 @rule(
@@ -327,20 +378,24 @@ HOST_CLOCK = 1.02
     Consequence.DOUBT,
 )
 def _host_clock(compared: Compared, verification: Verification) -> Iterator[str]:
-    gate, held_by = verification.case.gate, compared.result.held_by
+    gate = verification.case.gate
+    held_by = compared.result.held_by
     if compared.result.name != gate or held_by == gate:
         return
     published = _published_ratio(verification, "p_core", "p_train")
     for subject in verification.subjects:
-        record, by_host = subject.record, subject.record.metric(held_by)
+        record = subject.record
+        by_host = subject.record.metric(held_by)
         if by_host is None:
             continue
         for name in dict.fromkeys((gate, "p_core", "p_train")):
             metric = record.metric(name)
             if metric is None or metric.unit != by_host.unit or metric.value <= 0:
                 continue
-            scale = subject.world if (metric.scope, by_host.scope) == ("job", "device") else 1
-            ratio = by_host.value / (metric.value / scale)
+            value = metric.value
+            if metric.scope == "job" and by_host.scope == "device":
+                value = metric.value / subject.world
+            ratio = by_host.value / value
             if ratio > published * HOST_CLOCK:
                 yield (
                     f"record {record.record_id}: {held_by}, by the host's clock, is {ratio:.3f} times {name}; "
@@ -372,17 +427,19 @@ def _loop_clock(compared: Compared, verification: Verification) -> Iterator[str]
 
 
 def _allowed_text(published: float) -> str:
+    """Return the largest allowed ratio of two clocks as a clause, for the ratio of the published rates."""
     return f"at most {published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x {HOST_CLOCK})"
 
 
 def _published_ratio(verification: Verification, faster: str, slower: str) -> float:
-    """How far one published rate exceeds another, at least 1."""
+    """Return the ratio of two rates of the published row, `faster` over `slower`; 1 if it is less or not known."""
     if verification.claim is None:
         return 1.0
-    top, bottom = verification.claim.metric(faster), verification.claim.metric(slower)
-    if top is None or bottom is None or bottom.value <= 0:
+    faster_metric = verification.claim.metric(faster)
+    slower_metric = verification.claim.metric(slower)
+    if faster_metric is None or slower_metric is None or slower_metric.value <= 0:
         return 1.0
-    return max(1.0, top.value / bottom.value)
+    return max(1.0, faster_metric.value / slower_metric.value)
 
 
 @rule(
@@ -393,7 +450,8 @@ def _published_ratio(verification: Verification, faster: str, slower: str) -> fl
     Consequence.DOUBT,
 )
 def _not_published(compared: Compared, verification: Verification) -> Iterator[str]:
-    case, metric = verification.case, compared.result
+    case = verification.case
+    metric = compared.result
     needed = set(depends_on(case, compared.spec, metric.held_by)) & set(case.work_conditions)
     for condition in verification.conditions:
         name = condition.name
@@ -406,22 +464,32 @@ def _not_published(compared: Compared, verification: Verification) -> Iterator[s
 
 
 def _over_range(subjects: Sequence[Subject], name: str, limits: Range, metric: MetricResult) -> Iterator[str]:
-    """Whether a verdict changes between the ends of the range of a condition."""
-    lengths = [subject.sequences_of_sample for subject in subjects]
-    works = [length for length in lengths if length is not None]
-    if metric.ratio is None or len(works) < len(subjects):
+    """Yield a message if the verdict changes between the ends of the range that a condition can have.
+
+    Args:
+        subjects: the runs.
+        name: the condition, which is a number of sequences of a sample.
+        limits: the range of that number in the publisher's run.
+        metric: the compared metric with its ratio for equal work.
+    """
+    sequences = []
+    for subject in subjects:
+        if subject.sequences_of_sample is not None:
+            sequences.append(subject.sequences_of_sample)
+    if metric.ratio is None or len(sequences) < len(subjects):
         yield f"{name} is {NOT_PUBLISHED}, and the record does not say how much work a sample was"
         return
-    low = _scale(metric.ratio, min(works) / limits.high)
-    high = _scale(metric.ratio, max(works) / limits.low)
+    low = _scale_ratio(metric.ratio, min(sequences) / limits.high)
+    high = _scale_ratio(metric.ratio, max(sequences) / limits.low)
     if {classify(low), classify(high)} != {classify(metric.ratio)}:
         yield (
             f"{name} is {NOT_PUBLISHED}: for {limits.low:g} to {limits.high:g} of them (this run has "
-            f"{works[0]:.3g}) the ratio lies between {low.value:.3f} and {high.value:.3f}"
+            f"{sequences[0]:.3g}) the ratio lies between {low.value:.3f} and {high.value:.3f}"
         )
 
 
-def _scale(ratio: Ratio, factor: float) -> Ratio:
+def _scale_ratio(ratio: Ratio, factor: float) -> Ratio:
+    """Return a ratio and its interval, multiplied by a factor."""
     if ratio.ci95 is None:
         return Ratio(ratio.value * factor)
     low, high = ratio.ci95
@@ -432,6 +500,7 @@ def _scale(ratio: Ratio, factor: float) -> Ratio:
 
 
 def _qualifier(name: str, why: str, tolerance: str = "") -> Callable[[Find], Find]:
+    """Return the decorator of a rule that looks at both sides and qualifies the verdict."""
     return rule(name, Needs.BOTH, why, tolerance, Consequence.QUALIFIER)
 
 
@@ -458,7 +527,7 @@ def _work_not_published(verification: Verification) -> Iterator[str]:
 
 
 def _each_side(find: Callable[[Sequence[Subject]], Iterator[str]]) -> Find:
-    """A rule on the runs of one side, for both."""
+    """Turn a function that looks at the runs of one side into one that looks at both, as a qualifier does."""
 
     def find_on_both(verification: Verification) -> Iterator[str]:
         yield from find(verification.subjects)
@@ -496,30 +565,30 @@ def _stalled_step(verification: Verification) -> Iterator[str]:
 
 
 def _longest_stall(subjects: Sequence[Subject], metric: str) -> Iterator[str]:
-    """Of the stalls in the windows of several runs, that which lost the largest share, in words."""
+    """Yield the stall, of those in the windows of several runs, that lost the largest share of its window."""
     stalls = list(_stalls(subjects, metric))
     if stalls:
         yield str(max(stalls, key=lambda stall: stall.share))
 
 
 def _stalls(subjects: Sequence[Subject], metric: str) -> Iterator[Stall]:
-    """The stall in the window of each run that has one, in the time that a metric counts."""
+    """Yield the longest stall in the window of each run that has one, in the time that a metric counts."""
     for subject in subjects:
         if subject.section is None:
             continue
         window = subject.section.stretch(kind_of(subject.config), WINDOW)
         if not window.steps:
             continue
-        parts, rank = counted_by(metric, window)
-        stall = find_stall(window, parts, rank)
+        counted = find_counted_time(metric, window)
+        stall = find_stall(window, counted.columns, counted.rank)
         if stall is not None:
             yield stall
 
 
 HEATED = 30.0
-"""Seconds; a shorter window says little of a device at its steady temperature."""
+"""Seconds of a window after which a device is near its steady temperature: a choice, not a measurement."""
 MARGIN = 1.1
-"""The advised window is longer by this factor, as the next run may be faster."""
+"""The advised window is longer than HEATED by this factor, as the next run may be faster."""
 
 
 @_qualifier(
@@ -529,23 +598,31 @@ MARGIN = 1.1
 )
 def _heat_not_seen(verification: Verification) -> Iterator[str]:
     for side, subjects in (("", verification.subjects), ("baseline: ", verification.baseline)):
-        seconds, step = min(_windows_of_accelerators(subjects), default=(HEATED, 1.0))
-        if seconds < HEATED:
-            steps = math.ceil(MARGIN * HEATED / step)
-            advice = f"--steps {steps} takes {steps * step:.0f} s"
-            yield f"{side}a window of {seconds:.3g} s is too short to see heat: {advice}"
-            return  # the same is typed for both sides
+        shortest = min(_windows_of_accelerators(subjects), default=None)
+        if shortest is not None and shortest.seconds < HEATED:
+            steps = math.ceil(MARGIN * HEATED / shortest.step_seconds)
+            advice = f"--steps {steps} takes {steps * shortest.step_seconds:.0f} s"
+            yield f"{side}a window of {shortest.seconds:.3g} s is too short to see heat: {advice}"
+            return  # one message is enough: the same option is typed for both sides
 
 
-def _windows_of_accelerators(subjects: Sequence[Subject]) -> Iterator[tuple[float, float]]:
-    """The seconds of each window on an accelerator, and those of its mean step."""
+class _WindowTime(NamedTuple):
+    """The time of a window of measured steps, and that of its mean step; the smallest of several is the shortest."""
+
+    seconds: float
+    step_seconds: float
+
+
+def _windows_of_accelerators(subjects: Sequence[Subject]) -> Iterator[_WindowTime]:
+    """Yield the time of each window on an accelerator."""
     for subject in subjects:
         window = subject.record.window
         if window is None or not window.steps or not subject.on_accelerator:
             continue
         seconds = window.host_seconds or window.seconds
-        if seconds / window.steps >= 1 / MICRO:  # an INVALID record may have any numbers
-            yield seconds, seconds / window.steps
+        # An INVALID record may have any numbers; a step of less than a microsecond has no measured time.
+        if seconds / window.steps >= 1 / MICRO:
+            yield _WindowTime(seconds, seconds / window.steps)
 
 
 @_qualifier(
@@ -557,7 +634,7 @@ def _windows_of_accelerators(subjects: Sequence[Subject]) -> Iterator[tuple[floa
 def _slow_device(subjects: Sequence[Subject]) -> Iterator[str]:
     messages: list[str] = []
     for subject in subjects:
-        messages.extend(slow_devices(subject.record))
+        messages.extend(describe_slow_devices(subject.record))
     yield from dict.fromkeys(messages)
 
 
@@ -568,19 +645,19 @@ def _slow_device(subjects: Sequence[Subject]) -> Iterator[str]:
 )
 @_each_side
 def _throttled(subjects: Sequence[Subject]) -> Iterator[str]:
-    for reason, seconds in throttled(_monitored(subjects)).items():
+    for reason, seconds in find_throttling(_telemetry_of_runs(subjects)).items():
         yield f"throttled {seconds:.0f} s ({reason})"
 
 
-def _monitored(subjects: Sequence[Subject]) -> list[DeviceTelemetry]:
-    """What the monitors saw of the devices of several runs."""
+def _telemetry_of_runs(subjects: Sequence[Subject]) -> list[DeviceTelemetry]:
+    """Return the telemetry of all devices of several runs."""
     devices: list[DeviceTelemetry] = []
     for subject in subjects:
-        devices.extend(subject.monitored)
+        devices.extend(subject.device_telemetry)
     return devices
 
 
-@_qualifier("network", "A slow verdict may be that of TCP: see `sockets`.")
+@_qualifier("network", "TCP may have made the runs slow: see `sockets`.")
 @_each_side
 def _network(subjects: Sequence[Subject]) -> Iterator[str]:
     if any(_unused_rdma(subject) for subject in subjects):
@@ -594,23 +671,24 @@ def _network(subjects: Sequence[Subject]) -> Iterator[str]:
 )
 @_each_side
 def _tenant(subjects: Sequence[Subject]) -> Iterator[str]:
-    if others_on_devices(_monitored(subjects)):
+    if describe_others_on_devices(_telemetry_of_runs(subjects)):
         yield "another tenant on the device"
 
 
 @_qualifier("clock-set", "The time of day was set during the run.", "1 s")
 @_each_side
 def _clock_set(subjects: Sequence[Subject]) -> Iterator[str]:
-    moved = max((subject.record.system.clock_set_seconds or 0.0 for subject in subjects), key=abs, default=0.0)
-    if moved:
-        yield f"the clock was set by {moved:+.0f} s during the run"
+    changes = [subject.record.system.clock_set_seconds or 0.0 for subject in subjects]
+    largest = max(changes, key=abs, default=0.0)
+    if largest:
+        yield f"the clock was set by {largest:+.0f} s during the run"
 
 
 @_qualifier("runs-overlap", "Two runs shared a device, or the time of day was set between them.", "2 s")
 def _runs_overlap(verification: Verification) -> Iterator[str]:
-    records = (subject.record for subject in (*verification.subjects, *verification.baseline))
+    records = [subject.record for subject in (*verification.subjects, *verification.baseline)]
     for a, b in pairwise(sorted(records, key=start_of)):
-        device = same_time(a, b)
+        device = find_shared_device(a, b)
         if device:
             ids = f"{a.record_id} and {b.record_id}"
             yield f"by their dates {ids} ran at the same time on the device {brief(device)}"
@@ -627,23 +705,25 @@ def _pinned(verification: Verification) -> Iterator[str]:
 
 
 def _list_counts(counts: Iterable[int | None]) -> str:
-    """Counts in order, without those that are not known or 0."""
-    return ", ".join(str(count) for count in sorted(count for count in counts if count))
+    """Return counts in ascending order, without those that are not known or 0."""
+    known = [count for count in counts if count]
+    return ", ".join(str(count) for count in sorted(known))
 
 
 @_qualifier("outside-of-steps", "One side loses more time between steps, as in a slow loader.", "5 % of the window")
 def _outside_of_steps(verification: Verification) -> Iterator[str]:
-    measured, baseline = (
-        _share_outside_of_steps(verification.subjects),
-        _share_outside_of_steps(verification.baseline),
-    )
-    if measured is not None and baseline is not None and abs(measured - baseline) > 0.05:
+    measured = _share_outside_of_steps(verification.subjects)
+    baseline = _share_outside_of_steps(verification.baseline)
+    if measured is None or baseline is None:
+        return
+    if abs(measured - baseline) > OUTSIDE_SHARE:
         yield f"{measured:.0%} of the time outside of the device's steps, the baseline {baseline:.0%}"
 
 
 def _share_outside_of_steps(subjects: Sequence[Subject]) -> float | None:
-    """The share of the windows' time that the device's steps do not account for; None where it is not known."""
-    seconds, host_seconds = 0.0, 0.0
+    """Return the share of the windows' time in which no step ran on the device; None if it is not known."""
+    seconds = 0.0
+    host_seconds = 0.0
     for subject in subjects:
         window = subject.record.window
         if window is None:

@@ -1,9 +1,14 @@
-"""Rules on one record: if one of them finds a problem, the record is INVALID."""
+"""Rules on one record: if one of them finds a problem, the record is INVALID.
+
+Each function is a rule, is named after the rule's id, and yields a message for each problem that it finds. The
+arguments depend on what the rule needs (`rules.table.Needs`): a Subject, which is a record with its case and its
+recomputed metrics, and for EVIDENCE also the record's step times as a Section.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flagbench.console.terminal import brief
@@ -15,7 +20,7 @@ from flagbench.verdict import checks
 from flagbench.verdict.conditions import DEVICE_MODEL, alike
 from flagbench.verdict.derivation import Unknown, count, derived_conditions, leaves, number, paths, same
 from flagbench.verdict.rules.table import Needs, rule
-from flagbench.verdict.subject import Subject, accelerator_of, differ, text
+from flagbench.verdict.subject import Subject, describe_difference, find_accelerator, value_text
 from flagbench_core import __version__
 from flagbench_core.checks import PRECISION_ERRORS, runs_in
 from flagbench_core.config import preset_of
@@ -25,9 +30,35 @@ from flagbench_core.evidence.metrics import OWN
 from flagbench_core.evidence.section import INFER, TRAIN, Span
 
 ROUNDING = 1 + 1e-9
+"""A number exceeds its limit only if it is larger by this factor: rounding alone stays far below it."""
 GIB = 2.0**30
+"""Bytes of a GiB."""
 BEYOND_CACHES = 2**30
 """Bytes of a copy that no device's caches hold, so that its rate is that of the memory."""
+CLOCK_DRIFT = 1e-4
+"""How far two sound clocks may drift apart, as a share of the time: quartz clocks are within a fifth of that."""
+POWER_OF_SAMPLE = 1.15
+"""A single sample of power may exceed the limit by this factor: a device regulates its mean, not each sample."""
+POWER_OF_MEAN = 1.05
+"""A mean of power may exceed the limit by this factor: NVML reads power within 5 %."""
+CLOCK_STEP = 1.01
+"""A clock may exceed its limit by this factor: about one step of the frequency, 15 MHz on NVIDIA's devices."""
+LEAST_ENERGY_SECONDS = 10
+"""The shortest time over which energy and power are compared: power is sampled once a second."""
+STEP_ABOVE_PEAK = 1.05
+"""One step may exceed the peak by this factor: its time is whole microseconds of another clock than the device's."""
+PHASE_SHARE = 0.02
+"""The share of a phase outside of its steps and evaluations; 0.1 % was measured."""
+PHASE_SECONDS = 0.1
+"""Seconds of a phase outside of its steps and evaluations, besides PHASE_SHARE; 0.03 s were measured."""
+SAMPLES_FOR_MEAN = 100
+"""From this many samples on, their mean number of sequences is near that of the data set."""
+FLOPS_TOLERANCE = 1e-6
+"""Largest relative difference of FLOPs that are counted twice by one formula."""
+LOSS_ROUNDING = 1e-3
+"""How far below 0 a cross-entropy may be by rounding, in nats."""
+STEPS_OF_CONSTANT_LOSS = 100
+"""From this many steps on, losses that are all equal mean that nothing is learned."""
 
 
 # How the run ended, and whether its numbers follow from its evidence
@@ -46,7 +77,8 @@ def _check_failed(subject: Subject) -> Iterator[str]:
 
 @rule("config-digest", Needs.RECORD, "The configuration was edited after the run, or is not there.")
 def _config_digest(subject: Subject) -> Iterator[str]:
-    recorded, digest = subject.record.config_digest, subject.config_digest
+    recorded = subject.record.config_digest
+    digest = subject.config_digest
     if recorded is None or digest is None:
         yield "it has no resolved configuration"
     elif recorded != digest:
@@ -70,19 +102,19 @@ def _numbers(subject: Subject) -> Iterator[str]:
 
 @rule("check-missing", Needs.RUN, "The image was built from a case that has fewer checks.")
 def _check_missing(subject: Subject) -> Iterator[str]:
-    if subject.made_elsewhere:
+    if subject.made_by_another_version:
         return
-    missing = checks.missing(subject.record, subject.case)
+    missing = checks.find_missing(subject.record, subject.case)
     if missing:
         yield f"its case requires checks that it does not have: {', '.join(missing)}"
 
 
 @rule("check-again", Needs.EVIDENCE, "The image's own check has a defect, or what it was made of was edited.")
 def _check_again(subject: Subject, section: Section) -> Iterator[str]:
-    yield from checks.failing_again(subject.record)
+    yield from checks.find_failing_again(subject.record)
 
 
-# Conditions, each beside what it follows from
+# Conditions, each compared with the configuration, device or software that it follows from
 
 
 @rule("condition-config", Needs.RUN, "A condition was edited, or an image of another version states it otherwise.")
@@ -96,16 +128,17 @@ def _condition_config(subject: Subject) -> Iterator[str]:
         recorded = conditions[name]
         if not isinstance(derived, Unknown):
             if not alike(recorded, derived):
-                yield differ(f"the condition {name}", recorded, "its configuration gives", derived)
+                yield describe_difference(f"the condition {name}", recorded, "its configuration gives", derived)
         elif derived.lacks:
-            yield f"the condition {name} is {text(recorded)}, which its configuration does not give"
+            yield f"the condition {name} is {value_text(recorded)}, which its configuration does not give"
         elif recorded is not None and derived.excludes(recorded):
-            yield f"the condition {name} is {text(recorded)}, which its configuration rules out"
+            yield f"the condition {name} is {value_text(recorded)}, which its configuration rules out"
 
 
 @rule("condition-device", Needs.RUN, "A node has devices of several models.")
 def _condition_device(subject: Subject) -> Iterator[str]:
-    record, names = subject.record, subject.names
+    record = subject.record
+    names = subject.device_names
     if not names or DEVICE_MODEL not in record.conditions:
         return
     recorded = record.conditions[DEVICE_MODEL]
@@ -116,22 +149,24 @@ def _condition_device(subject: Subject) -> Iterator[str]:
     if record.system.nodes > 1 and isinstance(recorded, str) and set(names) < set(recorded.split(" + ")):
         return
     if recorded != expected:
-        yield differ(f"the condition {DEVICE_MODEL}", recorded, "system.devices gives", expected)
+        yield describe_difference(f"the condition {DEVICE_MODEL}", recorded, "system.devices gives", expected)
 
 
 @rule("condition-software", Needs.RUN, "A library or driver was replaced after the conditions were written down.")
 def _condition_software(subject: Subject) -> Iterator[str]:
-    record, software = subject.record, subject.record.software
+    record = subject.record
+    software = subject.record.software
     for name, version in {**software.packages, "torch": software.torch, "cuda": software.cuda}.items():
         recorded = record.conditions.get(name, version)
         # A package may leave its build out of its version.
         if name in software.packages and (_extends(recorded, version) or _extends(version, recorded)):
             continue
         if recorded != version:
-            yield differ(f"the condition {name}", recorded, "software has", version)
-    recorded, driver = record.conditions.get("driver"), record.system.driver
+            yield describe_difference(f"the condition {name}", recorded, "software has", version)
+    recorded = record.conditions.get("driver")
+    driver = record.system.driver
     if recorded is not None and driver is not None and driver not in str(recorded).split(" + "):
-        yield differ("the condition driver", recorded, "system.driver is", driver)
+        yield describe_difference("the condition driver", recorded, "system.driver is", driver)
 
 
 @rule("software-stack", Needs.RUN, "A package of the image was replaced, or a package was installed into it.")
@@ -143,32 +178,33 @@ def _software_stack(subject: Subject) -> Iterator[str]:
     for name, expected in software.stack_expects.items():
         version = versions.get(name)
         if version is not None and isinstance(expected, str) and not _extends(version, expected):
-            yield differ(f"{name} in software", version, "its image's stack expects", expected)
+            yield describe_difference(f"{name} in software", version, "its image's stack expects", expected)
 
 
 def _extends(version: Any, expected: Any) -> bool:
-    """Whether a version equals the expected one or extends it: 2.13.0+cpu is a 2.13, and 2.130 is not."""
+    """Whether a version equals the expected one or extends it: 2.13.0+cpu extends 2.13, and 2.130 does not."""
     return version == expected or str(version).startswith((f"{expected}.", f"{expected}+"))
 
 
 @rule("preset", Needs.RUN, "The image was built from an edited manifest, for instance with a smaller model to fit.")
 def _preset(subject: Subject) -> Iterator[str]:
-    """Of `reference` every value, but those that --set can set, which conditions follow from; of `tiny`, and of a
-    record of another version, those that conditions follow from, and those of model, layout and engine."""
-    record, case = subject.record, subject.case
+    """Compare the configuration with its preset, setting by setting.
+
+    In the preset `reference` every setting has to be equal, but for those that --set can change. In `tiny`, and in a
+    record that another version made, only those that the conditions or the size of the work follow from.
+    """
+    record = subject.record
+    case = subject.case
     if not subject.config:
         return
-    config, preset = dict(leaves(record.config or {})), dict(leaves(preset_of(case.presets, record.preset)))
-    free = _CHANGED_BY_RESOLVING | {setting["path"] for setting in case.settable.values()}
-    free |= {path for path, _ in leaves(case.absent) if path not in config}
-    strict = record.preset == "reference" and not subject.made_elsewhere
+    config = dict(leaves(record.config or {}))
+    preset = dict(leaves(preset_of(case.presets, record.preset)))
+    strict = record.preset == "reference" and not subject.made_by_another_version
     derived = set(paths(case.conditions))
     note = ""
-    if subject.made_elsewhere:
+    if subject.made_by_another_version:
         note = f" of flagbench {__version__}; the record was made by {record.flagbench.version}"
-    for path in dict.fromkeys((*preset, *config)):
-        if path in free or path.endswith(".window_steps"):
-            continue
+    for path in _settings_of_preset(subject, config, preset):
         on_both_sides = path in config and path in preset
         matters = path in derived or path.startswith(("model.", "layout.", "engine.name"))
         if not strict and not (matters and on_both_sides):
@@ -178,20 +214,35 @@ def _preset(subject: Subject) -> Iterator[str]:
         elif path not in preset:
             yield f"config.{path} is not in the preset {record.preset}"
         elif not same(config[path], preset[path]):
-            yield differ(f"config.{path}", config[path], f"the preset {record.preset} has", preset[path]) + note
+            source = f"the preset {record.preset} has"
+            yield describe_difference(f"config.{path}", config[path], source, preset[path]) + note
 
 
 _CHANGED_BY_RESOLVING = frozenset(
     ("case", "division", "preset", "precision", "nodes", "gpus", "seed", "weights", "data.source", "data.default")
 )
-"""What resolving a configuration adds to a preset, or takes away."""
+"""Settings that are added to a preset, or taken away, when a run's configuration is resolved."""
+
+
+def _settings_of_preset(subject: Subject, config: Mapping[str, Any], preset: Mapping[str, Any]) -> Iterator[str]:
+    """The dotted paths of the settings that a run has from its preset, without those that a user may change."""
+    changeable = {*_CHANGED_BY_RESOLVING}
+    changeable.update(setting["path"] for setting in subject.case.settable.values())
+    for path, _ in leaves(subject.case.absent):
+        # An earlier version did not have this setting, and the case says what it did instead.
+        if path not in config:
+            changeable.add(path)
+    for path in dict.fromkeys((*preset, *config)):
+        # --steps changes the length of the window.
+        if path not in changeable and not path.endswith(".window_steps"):
+            yield path
 
 
 @rule("formula", Needs.RUN, "An image of another version counts other FLOPs.")
 def _formula(subject: Subject) -> Iterator[str]:
     flops = subject.record.flops
     if flops and subject.case.formula not in (None, flops.formula) and not subject.other_formula:
-        yield differ("flops.formula", flops.formula, f"{subject.case.name} has", subject.case.formula)
+        yield describe_difference("flops.formula", flops.formula, f"{subject.case.name} has", subject.case.formula)
 
 
 @rule("peak", Needs.RUN, "The stack's manifest was edited, or has a peak of another variant of the device.")
@@ -199,19 +250,20 @@ def _peak(subject: Subject) -> Iterator[str]:
     if subject.record.flops is None or subject.record.flops.peak is None:
         return
     recorded = subject.record.flops.peak
-    device, manifest = subject.device, "the manifest"
+    device = subject.device
+    manifest = "the manifest"
     if subject.stack is not None:
-        device, manifest = subject.accelerator, f"the stack {subject.stack.name}"
+        device = subject.accelerator
+        manifest = f"the stack {subject.stack.name}"
     elif device is None:
         return
     expected = None
-    peak = device.peaks.get(recorded.precision) if device is not None else None
-    if peak is not None:
-        expected = peak.flops
-    elif subject.made_elsewhere:  # a later version knows more devices
+    if device is not None and recorded.precision in device.peaks:
+        expected = device.peaks[recorded.precision].flops
+    elif subject.made_by_another_version:  # a later version knows more devices
         return
     if expected is None or not alike(recorded.flops, expected):
-        yield differ("flops.peak.flops", recorded.flops, f"{manifest} says of this device", expected)
+        yield describe_difference("flops.peak.flops", recorded.flops, f"{manifest} says of this device", expected)
 
 
 # Devices, nodes and ranks
@@ -227,12 +279,13 @@ def _device_twice(subject: Subject) -> Iterator[str]:
     for names in (devices, devices_of_ranks):
         for name, times in Counter(names).items():
             if times > 1:
-                yield f"the device {text(name)} is counted {times} times"
+                yield f"the device {value_text(name)} is counted {times} times"
 
 
 @rule("devices-listed", Needs.RUN, "A device fell off the bus, or is hidden from the driver.")
 def _devices_listed(subject: Subject) -> Iterator[str]:
-    listed, expected = len(subject.record.system.devices), subject.record.system.devices_per_node
+    listed = len(subject.record.system.devices)
+    expected = subject.record.system.devices_per_node
     if listed != expected:
         yield f"system.devices has {listed} of node 0, but system.devices_per_node is {expected}"
 
@@ -241,39 +294,42 @@ def _devices_listed(subject: Subject) -> Iterator[str]:
 def _device_monitored(subject: Subject) -> Iterator[str]:
     record = subject.record
     ranks = sorted((rank for rank in record.ranks if rank.node == 0), key=lambda rank: rank.rank)
+    # Another rule says that the numbers of ranks and devices differ.
     for rank, device in zip(ranks, record.system.devices, strict=False):
         if rank.uuid is not None and device.uuid is not None and rank.uuid != device.uuid:
-            yield differ(f"the UUID of rank {rank.rank}", rank.uuid, "system.devices has", device.uuid)
+            yield describe_difference(f"the UUID of rank {rank.rank}", rank.uuid, "system.devices has", device.uuid)
     if subject.device is None:
         return
-    for monitored in subject.monitored:
-        if monitored.name is None or monitored.name in subject.names:
+    for monitored in subject.device_telemetry:
+        if monitored.name is None or monitored.name in subject.device_names:
             continue
-        model = accelerator_of(subject.case.stacks.values(), monitored.name)
+        model = find_accelerator(subject.case.stacks.values(), monitored.name)
         if model is None or model.name != subject.device.name:
-            yield differ("a device of system", subject.device.name, "by telemetry it is", monitored.name)
+            yield describe_difference("a device of system", subject.device.name, "by telemetry it is", monitored.name)
 
 
 @rule("stack", Needs.RUN, "The image of another stack was started, or found no accelerator and ran on the processor.")
 def _stack(subject: Subject) -> Iterator[str]:
-    stack, cpu = subject.stack, subject.record.system.cpu.model
+    stack = subject.stack
+    cpu = subject.record.system.cpu.model
     if stack is None:
         return
     if subject.record.case not in stack.runs:
         yield f"its stack is {stack.name}, which does not run {subject.record.case}"
     if stack.device_kind != "cpu":
-        if cpu is not None and cpu in subject.names:
-            yield f"its stack is {stack.name}, but system.devices has the processor {text(cpu)}"
+        if cpu is not None and cpu in subject.device_names:
+            yield f"its stack is {stack.name}, but system.devices has the processor {value_text(cpu)}"
         return
-    for name in subject.names:
-        if accelerator_of(subject.case.stacks.values(), name) is not None:
-            yield f"its stack is {stack.name}, but system.devices has {text(name)}"
+    for name in subject.device_names:
+        if find_accelerator(subject.case.stacks.values(), name) is not None:
+            yield f"its stack is {stack.name}, but system.devices has {value_text(name)}"
             return
 
 
 @rule("world-size", Needs.RUN, "The launcher started other nodes or ranks than it was asked for.")
 def _world_size(subject: Subject) -> Iterator[str]:
-    record, system = subject.record, subject.record.system
+    record = subject.record
+    system = subject.record.system
     for name, recorded, expected in (
         ("the condition nodes", record.conditions.get("nodes"), system.nodes),
         ("the condition devices", record.conditions.get("devices"), subject.world),
@@ -281,34 +337,42 @@ def _world_size(subject: Subject) -> Iterator[str]:
         ("config.gpus", subject.config.get("gpus"), system.devices_per_node),
     ):
         if recorded is not None and not alike(recorded, expected):
-            yield differ(name, recorded, f"system has {system.nodes} x {system.devices_per_node}:", expected)
+            yield describe_difference(
+                name, recorded, f"system has {system.nodes} x {system.devices_per_node}:", expected
+            )
     if not subject.replicas:
         return
-    tp, pp = count(subject.config, "layout.tp") or 1, count(subject.config, "layout.pp") or 1
+    tp = count(subject.config, "layout.tp") or 1
+    pp = count(subject.config, "layout.pp") or 1
     layout = f"dp{subject.replicas} tp{tp} pp{pp}"
     if record.conditions.get("layout", layout) != layout:
-        yield differ("the condition layout", record.conditions["layout"], "its configuration gives", layout)
+        yield describe_difference(
+            "the condition layout", record.conditions["layout"], "its configuration gives", layout
+        )
     if record.layout is not None:
         recorded_layout = f"dp{record.layout.dp} tp{record.layout.tp} pp{record.layout.pp}"
         if recorded_layout != layout:
-            yield differ("layout", recorded_layout, "its configuration gives", layout)
+            yield describe_difference("layout", recorded_layout, "its configuration gives", layout)
 
 
 @rule("ranks", Needs.RUN, "A rank ended early, or two runs wrote into one folder.")
 def _ranks(subject: Subject) -> Iterator[str]:
-    ranks, system = subject.record.ranks, subject.record.system
+    ranks = subject.record.ranks
+    system = subject.record.system
     numbers = sorted(rank.rank for rank in ranks)
     if len(numbers) != subject.world or numbers != list(range(subject.world)):
         yield f"its ranks are {_list_numbers(numbers)}, but system has {system.nodes} x {system.devices_per_node}"
     for rank in ranks:
         if rank.exit not in (None, "exit 0"):
-            yield f"status.state is ok, but rank {rank.rank} ended with {text(rank.exit)}"
+            yield f"status.state is ok, but rank {rank.rank} ended with {value_text(rank.exit)}"
     steps = sorted({rank.steps for rank in ranks if rank.steps is not None})
     if len(steps) > 1:
         yield f"its ranks have different numbers of steps: {_list_numbers(steps)}"
 
 
 def _list_numbers(numbers: Sequence[int]) -> str:
+    """Return numbers as one line of text, shortened if they are many; `none` if there are none."""
+    # `brief` keeps one line, so that the first of any number of ranks are enough to join.
     return brief(", ".join(str(number) for number in numbers[:1000])) or "none"
 
 
@@ -320,14 +384,14 @@ def _precision(subject: Subject) -> Iterator[str]:
     proof = subject.record.software.precision or {}
     executed = proof.get("executed")
     if not isinstance(executed, str):
-        yield f"software.precision does not say in what precision a matrix product ran: {text(proof)}"
+        yield f"software.precision does not say in what precision a matrix product ran: {value_text(proof)}"
         return
     for name, recorded in (
         ("the condition precision", subject.record.conditions.get("precision")),
         ("config.precision", subject.config.get("precision")),
     ):
         if recorded is not None and recorded != executed:
-            yield differ(name, recorded, "by software.precision a matrix product ran in", executed)
+            yield describe_difference(name, recorded, "by software.precision a matrix product ran in", executed)
 
 
 @rule(
@@ -338,11 +402,13 @@ def _precision(subject: Subject) -> Iterator[str]:
 )
 def _precision_error(subject: Subject) -> Iterator[str]:
     proof = subject.record.software.precision or {}
-    error, executed = number(proof, "relative_error"), proof.get("executed")
-    if "relative_error" not in proof or executed not in PRECISION_ERRORS:  # null is no number
+    error = number(proof, "relative_error")
+    executed = proof.get("executed")
+    if "relative_error" not in proof or executed not in PRECISION_ERRORS:
         return
+    # A record may have null there: it says an error and has none.
     if error is None or not runs_in(str(executed), error):
-        yield f"software.precision.executed is {executed}, but its relative_error is {text(error)}"
+        yield f"software.precision.executed is {executed}, but its relative_error is {value_text(error)}"
 
 
 # What a device can do
@@ -360,7 +426,8 @@ def _above_peak(subject: Subject) -> Iterator[str]:
         metric = subject.record.metric(name)
         if metric is not None and metric.value > ROUNDING:
             yield f"{name} is {metric.value:.4g}: more than the peak of the device"
-    speed, peak = subject.achieved, subject.most
+    speed = subject.achieved_flops
+    peak = subject.highest_flops
     if speed is not None and peak is not None and speed > peak * ROUNDING:
         yield f"its FLOPs over its window are {speed:.4g} FLOP/s per device, above the peak of {peak:.4g}"
 
@@ -373,8 +440,9 @@ def _ceiling_above_peak(subject: Subject) -> Iterator[str]:
     if subject.section is not None:
         ceilings.extend(subject.section.ceilings)
     highest = max(ceilings, default=0.0)
-    if subject.most is not None and highest > subject.most * ROUNDING:
-        yield f"a matrix product reached {highest:.4g} FLOP/s, above the device's peak of {subject.most:.4g}"
+    peak = subject.highest_flops
+    if peak is not None and highest > peak * ROUNDING:
+        yield f"a matrix product reached {highest:.4g} FLOP/s, above the device's peak of {peak:.4g}"
     if subject.device is None:
         return
     for measurement in subject.record.measurements:
@@ -388,14 +456,17 @@ def _ceiling_above_peak(subject: Subject) -> Iterator[str]:
 
 
 def _highest_rate(device: DeviceModel, measurement: Measurement) -> float | None:
-    """What a device cannot exceed in an operation, in the unit of its rate; None if that is not known."""
+    """Return the rate that a device cannot exceed in an operation, in the unit of the rate; None if not known."""
     if measurement.operation == "copy" and (measurement.bytes or 0) >= BEYOND_CACHES:
-        bandwidth = device.limits.memory_bandwidth
-        return None if bandwidth is None else bandwidth.value
+        if device.limits.memory_bandwidth is None:
+            return None
+        return device.limits.memory_bandwidth.value
     if device.runs_above_boost or not measurement.precision:
         return None
     peak = device.peaks.get(measurement.precision)
-    return None if peak is None else peak.flops
+    if peak is None:
+        return None
+    return peak.flops
 
 
 @rule(
@@ -424,7 +495,7 @@ def _memory_in_use(subject: Subject) -> Iterator[str]:
 
 
 def _memory_of_device(subject: Subject) -> float | None:
-    """The memory of a device in GiB: the less of what its driver reports and what its model has."""
+    """Return the memory of a device, GiB: the smaller of what its driver reports and what its model has."""
     sizes = []
     reported = [device.memory_bytes / GIB for device in subject.record.system.devices if device.memory_bytes]
     if reported:
@@ -435,16 +506,19 @@ def _memory_of_device(subject: Subject) -> float | None:
 
 
 def _memory_used(subject: Subject) -> Iterator[tuple[str, float]]:
-    """What each counter of memory has, GiB, with the name of the counter."""
+    """Yield the name of each counter of a device's memory, and the most that it has, GiB."""
     for name in ("mem_peak", "allocator_peak"):
         metric = subject.record.metric(name)
         if metric is not None:
             yield name, metric.value
-    for device in subject.monitored:
-        # In a slice of a device (MIG), a monitor may see the whole of it, with the memory of others.
-        whole = subject.device is None and device.name is not None and device.name not in subject.names
-        if device.mem_used_max_bytes is not None and not whole:
-            yield "telemetry's mem_used_max_bytes", device.mem_used_max_bytes / GIB
+    for device in subject.device_telemetry:
+        if device.mem_used_max_bytes is None:
+            continue
+        # The monitor of a slice of a device (MIG) may see all of the device, with the memory of other slices.
+        has_other_name = device.name is not None and device.name not in subject.device_names
+        if subject.device is None and has_other_name:
+            continue
+        yield "telemetry's mem_used_max_bytes", device.mem_used_max_bytes / GIB
 
 
 @rule(
@@ -456,15 +530,16 @@ def _memory_used(subject: Subject) -> Iterator[tuple[str, float]]:
 def _board_limits(subject: Subject) -> Iterator[str]:
     if subject.device is None:
         return
-    power, clock = subject.device.limits.power_watts, subject.device.limits.sm_clock_mhz
-    for device in subject.monitored:
+    power = subject.device.limits.power_watts
+    clock = subject.device.limits.sm_clock_mhz
+    for device in subject.device_telemetry:
         for name, limit, tolerance in (
-            ("power_max_w", power, 1.15),
-            ("power_mean_w", power, 1.05),
-            ("power_limit_w", power, 1.05),
-            ("sm_clock_mean_mhz", clock, 1.01),
-            ("sm_clock_min_mhz", clock, 1.01),
-            ("sm_clock_busy_mhz", clock, 1.01),
+            ("power_max_w", power, POWER_OF_SAMPLE),
+            ("power_mean_w", power, POWER_OF_MEAN),
+            ("power_limit_w", power, POWER_OF_MEAN),
+            ("sm_clock_mean_mhz", clock, CLOCK_STEP),
+            ("sm_clock_min_mhz", clock, CLOCK_STEP),
+            ("sm_clock_busy_mhz", clock, CLOCK_STEP),
         ):
             reading = getattr(device, name)
             if reading is not None and limit is not None and reading > limit.value * tolerance * ROUNDING:
@@ -479,15 +554,18 @@ def _board_limits(subject: Subject) -> Iterator[str]:
     "more than the mean, at most twice the highest power",
 )
 def _energy(subject: Subject) -> Iterator[str]:
-    for device in subject.monitored:
-        mean, joules, seconds = device.power_mean_w, device.energy_j, device.energy_seconds
-        if mean is None or joules is None or seconds is None or seconds < 10:  # of few samples, a second apart
+    for device in subject.device_telemetry:
+        mean = device.power_mean_w
+        joules = device.energy_j
+        seconds = device.energy_seconds
+        if mean is None or joules is None or seconds is None or seconds < LEAST_ENERGY_SECONDS:
             continue
         if not mean / 2 <= joules / seconds <= mean * 2:
             yield f"telemetry has {joules:.5g} J in {seconds:.5g} s, but a mean power of {mean:.5g} W"
-    for device in subject.monitored:
-        highest, window = device.power_max_w, device.window_energy
-        if highest is None or window is None or window.seconds < 10:
+    for device in subject.device_telemetry:
+        highest = device.power_max_w
+        window = device.window_energy
+        if highest is None or window is None or window.seconds < LEAST_ENERGY_SECONDS:
             continue
         if window.joules > 2 * highest * window.seconds:
             yield (
@@ -504,7 +582,8 @@ def _device_clock(subject: Subject) -> Iterator[str]:
     window = subject.record.window
     if window is None or window.host_seconds is None or not window.steps:
         return
-    if window.seconds > window.host_seconds * (1 + 1 / window.steps + 1e-4):
+    one_step = 1 / window.steps  # the two clocks may start and end the window at different points of a step
+    if window.seconds > window.host_seconds * (1 + one_step + CLOCK_DRIFT):
         yield f"the window's device time of {window.seconds} s is longer than the {window.host_seconds} s it took"
 
 
@@ -514,9 +593,10 @@ def _launch_time(subject: Subject) -> Iterator[str]:
     if record.launch is None:
         return
     seconds = record.duration or 0.0
-    if record.timing.e2e is not None:  # which does not count checkpoints
+    if record.timing.e2e is not None:
+        # The duration is then e2e, which does not count the time of checkpoints.
         seconds += record.timing.checkpoint or 0.0
-    if seconds > record.launch.seconds * (1 + 1e-4):
+    if seconds > record.launch.seconds * (1 + CLOCK_DRIFT):
         yield f"its run took {seconds:.3f} s, but its launcher measured {record.launch.seconds:.3f} s"
 
 
@@ -536,19 +616,20 @@ def _step_without_time(subject: Subject, section: Section) -> Iterator[str]:
     "5 % of one step, by a clock of microseconds",
 )
 def _step_above_peak(subject: Subject, section: Section) -> Iterator[str]:
-    flops_of_unit, peak = subject.flops_of_unit, subject.most
+    flops_of_unit = subject.flops_of_unit
+    peak = subject.highest_flops
     if flops_of_unit is None or peak is None or not subject.replicas:
         return
     if (count(subject.config, "layout.pp") or 1) > 1:  # stages of a pipeline have unequal shares
         return
     flops_of_token = flops_of_unit * subject.replicas / subject.world
     if subject.case.unit != "tokens":
-        flops_of_token /= subject.counted("tokens_per_sample") or 1
+        flops_of_token /= subject.work_count("tokens_per_sample") or 1
     for span in section.spans:
         for rank in range(section.world):
             for tokens, micro in zip(span.columns["tokens"][rank], span.columns["device"][rank], strict=True):
                 speed = flops_of_token * tokens / max(micro, 1) * MICRO
-                if speed > 1.05 * peak:
+                if speed > STEP_ABOVE_PEAK * peak:
                     yield f"a step of rank {rank} in {span.name} did {speed:.4g} FLOP/s, above the peak of {peak:.4g}"
 
 
@@ -559,17 +640,17 @@ def _step_above_peak(subject: Subject, section: Section) -> Iterator[str]:
     "2 % and 0.1 s (measured: 0.1 % and 0.03 s), and one step",
 )
 def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
-    """The steps of a phase fit into its duration, and leave nothing of it but evaluations; a resumed run has also
-    skipped the batches before its checkpoint."""
+    """Compare the duration of each phase with the sum of its steps and evaluations, both in microseconds."""
     for phase in dict.fromkeys(span.phase for span in section.spans):
         if phase not in section.durations:
             yield f"its evidence has no duration of {phase}"
             continue
-        durations, stretch = section.durations[phase], section.stretch(phase)
+        durations = section.durations[phase]
+        stretch = section.stretch(phase)
         times = [stretch.rank_time(OWN, rank) for rank in range(section.world)]
         step = max(times) / stretch.steps
         for rank, (micro, duration) in enumerate(zip(times, durations, strict=True)):
-            if micro > duration * (1 + 1e-4) + step:
+            if micro > duration * (1 + CLOCK_DRIFT) + step:
                 yield (
                     f"the steps of {phase} of rank {rank} took {micro / MICRO:.3f} s, but its {phase} only "
                     f"{duration / MICRO:.3f} s"
@@ -578,8 +659,10 @@ def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
         if phase == TRAIN:
             accounted += section.timing.get("eval", 0)
         longest = max(durations)
-        skipped = subject.first_step * step  # a batch is skipped in less time than a step takes
-        if longest - accounted > 0.02 * longest + 0.1 * MICRO + step + skipped:
+        # A resumed run skips the batches before its checkpoint, each in less time than a step takes.
+        skipped = subject.first_step * step
+        allowed = PHASE_SHARE * longest + PHASE_SECONDS * MICRO + step + skipped
+        if longest - accounted > allowed:
             yield (
                 f"its {phase} lasted {longest / MICRO:.3f} s, but its steps and evaluations only "
                 f"{accounted / MICRO:.3f} s: steps are missing"
@@ -596,68 +679,81 @@ def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
     "half of the mean sequences of a sample that the conditions state, from 100 samples on",
 )
 def _work_of_step(subject: Subject, section: Section) -> Iterator[str]:
-    batch, length = subject.counted("samples_per_step"), subject.counted("tokens_per_sample")
+    batch = subject.work_count("samples_per_step")
+    length = subject.work_count("tokens_per_sample")
     if batch is None or length is None:
         return
     yield from _too_few_sequences(subject)
-    most = _most_sequences(subject)
+    most_sequences = _most_sequences(subject)
     for span in section.spans:
         for rank in range(section.world):
-            for work in _works(span, rank, batch, section.block):
-                if not work.samples <= work.published <= work.full:
+            for work in _distinct_work(span, rank, batch, section.block):
+                if not work.samples <= work.samples_published <= work.samples_of_full_batches:
                     yield (
-                        f"rank {rank} counts {work.samples} samples, published {work.published}, and a full batch is "
-                        f"{work.full}"
+                        f"rank {rank} counts {work.samples} samples, published {work.samples_published}, and a full "
+                        f"batch is {work.samples_of_full_batches}"
                     )
                 tokens = work.samples * length
-                if not tokens <= work.tokens <= tokens * most or work.useful > work.tokens:
+                if not tokens <= work.tokens <= tokens * most_sequences or work.tokens_useful > work.tokens:
                     yield (
-                        f"rank {rank} counts {work.tokens} tokens, {work.useful} of them useful, for {work.samples} "
-                        f"samples of {length}"
+                        f"rank {rank} counts {work.tokens} tokens, {work.tokens_useful} of them useful, for "
+                        f"{work.samples} samples of {length}"
                     )
         published = sum(sum(blocks) for blocks in span.columns["samples_published"])
-        full = span.steps * batch * (subject.replicas or 0)
-        if 0 < full < published:
+        samples_of_full_batches = span.steps * batch * (subject.replicas or 0)
+        if 0 < samples_of_full_batches < published:
             yield (
                 f"all ranks count {published} published samples in {span.name}, and {span.steps} full batches of "
-                f"{subject.replicas} replicas are {full}"
+                f"{subject.replicas} replicas are {samples_of_full_batches}"
             )
 
 
 def _too_few_sequences(subject: Subject) -> Iterator[str]:
-    """That samples have fewer sequences than the conditions state."""
-    limits, mean, work = subject.sequences_stated, subject.sequences_of_sample, subject.record.work
-    if limits is None or mean is None or work is None or work.samples_executed < 100:
+    """Yield that samples have fewer than half of the sequences that the conditions state."""
+    stated = subject.sequences_stated
+    mean = subject.sequences_of_sample
+    work = subject.record.work
+    if stated is None or mean is None or work is None or work.samples_executed < SAMPLES_FOR_MEAN:
         return
-    expected, _ = limits
-    if mean < expected / 2:
-        yield f"its samples have {mean:.3g} sequences, but by its conditions their mean is {expected:.3g}"
+    if mean < stated.mean / 2:
+        yield f"its samples have {mean:.3g} sequences, but by its conditions their mean is {stated.mean:.3g}"
 
 
 def _most_sequences(subject: Subject) -> float:
-    """The most sequences of a sample, by the ranges of its case and by its conditions."""
+    """Return the most sequences of a sample, according to the ranges of its case and to its conditions."""
     most = max((limits.high for limits in subject.case.ranges.values()), default=1.0)
     if subject.sequences_stated is not None:
-        most = min(most, subject.sequences_stated[1])
+        most = min(most, subject.sequences_stated.most)
     return most
 
 
-class _Work(NamedTuple):
-    """What a rank counted in a block of steps, and the samples of as many full batches."""
+class _BlockWork(NamedTuple):
+    """The work that a rank counted in a block of steps."""
 
     samples: int
-    published: int
+    samples_published: int
+    """The samples as the publisher's code counts them, which may credit a batch as full."""
     tokens: int
-    useful: int
-    full: int
+    tokens_useful: int
+    """The tokens that are not padding."""
+    samples_of_full_batches: int
+    """The samples of as many full batches as the block has steps."""
 
 
-def _works(span: Span, rank: int, batch: int, block: int) -> list[_Work]:
-    """The work of each block, each once: in most steps they are the same."""
+def _distinct_work(span: Span, rank: int, batch: int, block: int) -> list[_BlockWork]:
+    """Return the work of a rank's blocks without repetitions: most blocks have the same work.
+
+    Args:
+        span: consecutive steps of one phase.
+        rank: the rank.
+        batch: samples of a full batch.
+        block: steps of a block.
+    """
     names = ("samples", "samples_published", "tokens", "tokens_useful")
     columns = [span.columns[name][rank] for name in names]
-    full = [batch * size for size in block_sizes(span.steps, block)]
-    return [_Work(*counts) for counts in sorted({*zip(*columns, full, strict=True)})]
+    samples_of_full_batches = [batch * size for size in block_sizes(span.steps, block)]
+    distinct = {*zip(*columns, samples_of_full_batches, strict=True)}
+    return [_BlockWork(*counts) for counts in sorted(distinct)]
 
 
 @rule("flops-of-work", Needs.EVIDENCE, "The image counts FLOPs of another model than its configuration has.", "1e-6")
@@ -665,19 +761,24 @@ def _flops_of_work(subject: Subject, section: Section) -> Iterator[str]:
     flops_of_unit = subject.flops_of_unit
     if flops_of_unit is None:
         return
-    condition, recomputed = subject.record.conditions.get("recompute"), section.stretch().flops("recomputed")
-    if condition not in (None, NOT_PUBLISHED) and (condition in (False, "none")) != (not recomputed):
+    condition = subject.record.conditions.get("recompute")
+    recomputed = section.stretch().flops("recomputed")
+    states_recompute = condition not in (False, "none")
+    if condition not in (None, NOT_PUBLISHED) and states_recompute != bool(recomputed):
         flops = f"{recomputed:.6g}"
-        yield differ("the condition recompute", condition, "the FLOPs that its steps recomputed are", flops)
+        yield describe_difference(
+            "the condition recompute", condition, "the FLOPs that its steps recomputed are", flops
+        )
     for span in section.spans:
         executed = sum(span.flops["executed"])
         units: float = sum(sum(blocks) for blocks in span.columns["tokens"])
         if subject.case.unit != "tokens":
-            units /= subject.counted("tokens_per_sample") or 1
+            units /= subject.work_count("tokens_per_sample") or 1
         expected = flops_of_unit * units
-        if abs(executed - expected) > 1e-6 * expected + section.world * span.steps:
+        rounding = section.world * span.steps  # each rank counts whole FLOPs in each step
+        if abs(executed - expected) > FLOPS_TOLERANCE * expected + rounding:
             part = f"the FLOPs of its {span.part} of {span.phase}"
-            yield differ(part, f"{executed:.6g}", "its tokens take", expected)
+            yield describe_difference(part, f"{executed:.6g}", "its tokens take", expected)
 
 
 @rule(
@@ -693,12 +794,12 @@ def _loss_impossible(subject: Subject, section: Section) -> Iterator[str]:
     if None in losses:
         yield f"{losses.count(None)} of {len(losses)} losses are not finite"
     least = min((loss for loss in losses if loss is not None), default=0.0)
-    if least < -1e-3:
+    if least < -LOSS_ROUNDING:
         yield f"a loss is {least:.6g}, which no cross-entropy is"
 
 
 def _losses_of_ranks(section: Section) -> list[float | None]:
-    """The losses of all ranks in all steps; None where one is not finite."""
+    """Return the losses of all ranks in all steps; None in place of a loss that is not finite."""
     losses: list[float | None] = []
     for span in section.spans:
         for losses_of_rank in span.loss:
@@ -711,7 +812,7 @@ def _loss_constant(subject: Subject, section: Section) -> Iterator[str]:
     if INFER in subject.config:
         return
     losses = subject.finite_losses
-    if len(losses) >= 100 and min(losses) == max(losses):
+    if len(losses) >= STEPS_OF_CONSTANT_LOSS and min(losses) == max(losses):
         yield f"the loss of all {len(losses)} steps is {losses[0]:.6g}"
 
 

@@ -19,7 +19,7 @@ from flagbench.report import verdict_table
 from flagbench.report.junit import junit_of_verdict
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.rules import RULES
-from flagbench.verdict.series import dated
+from flagbench.verdict.series import with_future_dates
 from flagbench.verdict.subject import Subject
 
 from .conftest import BASE, CASE, CATALOG, CLAIM, edit, held, line, replay, runs
@@ -348,7 +348,7 @@ def test_a_clock_that_was_set_during_the_run_is_told() -> None:
 def test_a_record_of_the_future_is_told() -> None:
     made = datetime.strptime(BASE.created_at, "%Y-%m-%dT%H:%M:%SZ")
     for behind, told in ((timedelta(minutes=59), 0), (timedelta(minutes=61), 1)):
-        result = dated(held(BASE), [BASE], made - behind)
+        result = with_future_dates(held(BASE), [BASE], made - behind)
         assert (result.verdict, len(result.qualifiers)) == (Verdict.REPRODUCED, told)
 
 

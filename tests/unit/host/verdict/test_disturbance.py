@@ -8,7 +8,7 @@ import pytest
 
 from flagbench.machine.disturbance_limits import MEMORY_BEFORE, OTHER_PROCESSORS, SAMPLE_SECONDS, STOLEN
 from flagbench.records.model import CpuTelemetry, DeviceTelemetry
-from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
+from flagbench.verdict.disturbance import describe_others_on_devices, describe_others_on_processors, find_throttling
 
 AT_ITS_LIMIT: dict[str, Any] = {"throttle_seconds": {"sw_power_cap": 90.0}, "power_limit_default_w": 400.0}
 
@@ -24,7 +24,7 @@ AT_ITS_LIMIT: dict[str, Any] = {"throttle_seconds": {"sw_power_cap": 90.0}, "pow
     ],
 )
 def test_others_on_processors(cpu: CpuTelemetry, found: int) -> None:
-    assert len(others_on_processors(cpu)) == found
+    assert len(describe_others_on_processors(cpu)) == found
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_others_on_processors(cpu: CpuTelemetry, found: int) -> None:
     ],
 )
 def test_others_on_devices(device: DeviceTelemetry, found: int) -> None:
-    assert len(others_on_devices([DeviceTelemetry(), device])) == found
+    assert len(describe_others_on_devices([DeviceTelemetry(), device])) == found
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_others_on_devices(device: DeviceTelemetry, found: int) -> None:
     ],
 )
 def test_throttling(device: dict[str, Any], reasons: set[str]) -> None:
-    assert throttled([DeviceTelemetry(**device)]).keys() == reasons
+    assert find_throttling([DeviceTelemetry(**device)]).keys() == reasons
 
 
 def test_the_own_power_limit_on_request() -> None:
     capped = DeviceTelemetry(**AT_ITS_LIMIT, power_limit_w=400.0)
     shorter = DeviceTelemetry(throttle_seconds={"sw_power_cap": 3.0})
-    assert throttled([capped, shorter], at_own_limit=True) == {"sw_power_cap": 90.0}
+    assert find_throttling([capped, shorter], at_own_limit=True) == {"sw_power_cap": 90.0}

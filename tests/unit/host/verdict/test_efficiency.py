@@ -11,7 +11,7 @@ from msgspec import convert
 from flagbench.errors import FlagbenchError
 from flagbench.price import price_of
 from flagbench.records.read import read_record
-from flagbench.verdict.efficiency import Efficiency, efficiency
+from flagbench.verdict.efficiency import Efficiency, compute_efficiency
 from unit.host.verdict.conftest import MEASURED
 
 
@@ -20,7 +20,7 @@ def test_joules_and_price_of_a_million_tokens(nodes: int) -> None:
     """13,418 tokens/s and 667 W, of one H100 or of each of two nodes, at 3.60 an hour."""
     raw: dict[str, Any] = json.loads((MEASURED / "h100-qwen2.5-7b-lora.json").read_text(encoding="utf-8"))
     raw["system"]["nodes"] = nodes
-    found = efficiency(read_record(json.dumps(raw).encode()), price=3.6)
+    found = compute_efficiency(read_record(json.dumps(raw).encode()), price=3.6)
     assert found is not None
     assert (found.unit, found.per_second) == ("tokens", pytest.approx(13_418, rel=1e-4))
     assert found.joules_per_million == pytest.approx(nodes * 49_709, rel=1e-4)
@@ -41,7 +41,7 @@ COUNTED: dict[str, Any] = {"joules": 13_107.2, "steps": 2, "seconds": 19.55, "so
 
 
 def efficiency_of(raw: dict[str, Any]) -> Efficiency:
-    found = efficiency(read_record(json.dumps(raw).encode()), price=None)
+    found = compute_efficiency(read_record(json.dumps(raw).encode()), price=None)
     assert found is not None
     return found
 

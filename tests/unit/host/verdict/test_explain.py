@@ -18,7 +18,7 @@ from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report import explanation_page
 from flagbench.verdict import Verdict, verify_baseline, verify_claim
-from flagbench.verdict.causes import LOOP, OtherSide, device_idle, open_run
+from flagbench.verdict.causes import Counts, OtherSide, find_idle_device, open_run
 from flagbench.verdict.explain import Explanation, explain
 from flagbench_cases.shared.spool import Step
 from forging import consistent
@@ -306,7 +306,7 @@ def test_a_measured_run_that_beats_its_row_has_an_idle_device() -> None:
 def test_a_device_waits_for_the_host_in_runs_that_were_measured(name: str, idle: float | None) -> None:
     """The publisher's memory monitor holds the interpreter while the step of `llama2-7b-lora` starts its kernels."""
     record = read_record(MEASURED / f"{name}.json")
-    run = open_run(record, CATALOG.cases[record.case], LOOP)
+    run = open_run(record, CATALOG.cases[record.case], Counts.LOOP)
     assert run is not None
-    cost = device_idle(run, OtherSide((), (), False))
+    cost = find_idle_device(run, OtherSide((), (), False))
     assert (cost and cost.seconds and cost.seconds / run.loop) == (idle and pytest.approx(idle, abs=0.01))

@@ -14,7 +14,7 @@ from flagbench.records.model import Metric
 from flagbench.verdict import Verdict, verify_claim
 from flagbench.verdict.claim_limits import HIGH, LOW, classify
 from flagbench.verdict.interval import Estimate, Ratio, Terms, estimate, quotient
-from flagbench.verdict.samples import session_share, sessions_of_sides
+from flagbench.verdict.samples import group_sides_into_sessions, session_share
 from flagbench.verdict.stats.between import Prior, SessionSpread
 
 from .conftest import CASE, CLAIM, edit, held, line, runs
@@ -110,10 +110,10 @@ def test_sides_of_one_session_do_not_differ_by_it() -> None:
     a, b, c = (edit(record_id=f"run-{day}", created_at=f"2026-05-0{day}T12:00:00Z") for day in (1, 2, 3))
     again = edit(record_id="again", created_at="2026-05-01T13:00:00Z")
     elsewhere = edit(again, system=replace(again.system, cpu=replace(again.system.cpu, model="another")))
-    assert sessions_of_sides([a], [again]) == [([0], [0])]
-    assert sessions_of_sides([a], [b]) == [([0], []), ([], [0])]
-    assert sessions_of_sides([b, a], [c, again]) == [([1], [1]), ([0], []), ([], [0])]
-    assert sessions_of_sides([a], [elsewhere]) == [([0], []), ([], [0])]
+    assert group_sides_into_sessions([a], [again]) == [([0], [0])]
+    assert group_sides_into_sessions([a], [b]) == [([0], []), ([], [0])]
+    assert group_sides_into_sessions([b, a], [c, again]) == [([1], [1]), ([0], []), ([], [0])]
+    assert group_sides_into_sessions([a], [elsewhere]) == [([0], []), ([], [0])]
 
 
 def refused(value: float) -> Metric:

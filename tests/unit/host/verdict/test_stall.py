@@ -11,7 +11,7 @@ import pytest
 from flagbench.report import verdict_table
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline
 from flagbench.verdict.explain import explain
-from flagbench.verdict.stall import Stall, counted_by, find_stall
+from flagbench.verdict.stall import Stall, find_counted_time, find_stall
 from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence.section import TRAIN, WINDOW, read_section
 from honest import CLAIMS, Pace, honest_record
@@ -72,7 +72,7 @@ def stalled(at: At, *steps: int, seconds: float = 20.0, count: int = 130, **fiel
 
 def stall_of(raw: Raw, metric: str = "p_core_host") -> Stall | None:
     window = read_section(raw["evidence"]).stretch(TRAIN, WINDOW)
-    return find_stall(window, *counted_by(metric, window))
+    return find_stall(window, *find_counted_time(metric, window))
 
 
 def named(result: VerifyResult) -> list[str]:
