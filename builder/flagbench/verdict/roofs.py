@@ -108,8 +108,8 @@ def _compare_roofs(
     else:
         expected = _expected_of_device(records[0], case, claims)
     roofs = []
-    # A roof has two metrics: the mean of repeats that publishers state, and flagbench's own rate. The mean is compared
-    # if a publisher states it for this device.
+    # A roof has two metrics: the mean of repeats that publishers state, and flagbench's own rate. The mean is
+    # compared if a publisher states it for this device.
     for mean, rate, unit in (
         (f"{matmul}_mean", best_matmul, "TFLOP/s"),
         (f"{bandwidth}_mean", bandwidth, "GB/s"),
