@@ -12,7 +12,7 @@ from typing import Any, cast
 from flagbench.accept.part import START_SECONDS, Part
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import cited_rows, wanted_conditions
-from flagbench.machine.catalog import cards_here
+from flagbench.machine.catalog import find_device_models
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim, PublishedRow
@@ -117,7 +117,7 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], stack: Stack, gpus: int, st
 
 def _device_models(catalog: Catalog) -> set[str]:
     """The ids of the device models of this machine."""
-    return {device.id for device in cards_here(this_machine(), catalog)}
+    return {device.id for device in find_device_models(this_machine(), catalog)}
 
 
 def _fits(claim: Claim, gpus: int) -> bool:
@@ -148,7 +148,7 @@ def _as_claimed(case: Case, claim: Claim) -> Candidate:
 def _as_cited(catalog: Catalog, case: Case, gpus: int) -> list[Candidate]:
     """The run of each row of the catalogue that it can be compared with."""
     candidates = []
-    for device in cards_here(this_machine(), catalog):
+    for device in find_device_models(this_machine(), catalog):
         for row in cited_rows(case, wanted_conditions(case, device, gpus), catalog):
             candidates.append(Candidate(case, f"as {row.id}", _seconds_of_step(case, row, {})))
     return candidates

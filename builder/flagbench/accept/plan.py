@@ -14,7 +14,7 @@ from flagbench.console.output import print_note
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
-from flagbench.machine.catalog import cards_here, stack_of_vendor, stacks_here
+from flagbench.machine.catalog import find_device_models, find_stacks, guess_stack
 from flagbench.machine.devices import Machine, this_machine
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Catalog
@@ -168,7 +168,7 @@ def _roofs_target(catalog: Catalog, stack: Stack, count: int, via: Via, settings
 
 def _mamf_shapes(catalog: Catalog) -> list[str]:
     """The settings for the shapes of MAMF's rows of this machine's devices; none if they are of several models."""
-    models = cards_here(this_machine(), catalog)
+    models = find_device_models(this_machine(), catalog)
     if len(models) != 1:
         return []
     settings = []
@@ -222,9 +222,9 @@ def _stack_here(machine: Machine, catalog: Catalog) -> Stack:
     roofs = catalog.cases[ROOFS]
     stack: Stack | None
     if machine.problem and machine.vendor:
-        stack = stack_of_vendor(machine.vendor, catalog, roofs)
+        stack = guess_stack(machine.vendor, catalog, roofs)
     else:
-        stack = next(iter(stacks_here(machine, catalog, roofs)), None)
+        stack = next(iter(find_stacks(machine, catalog, roofs)), None)
     if stack is None:
         reason = machine.problem or f"no stack is for {machine.described}"
         raise FlagbenchError(reason, remedy="name a stack: --case distilbert:cpu or --case distilbert:cuda13")

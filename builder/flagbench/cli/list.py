@@ -11,7 +11,7 @@ import typer
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.console.output import echo_json, print_page
 from flagbench.console.page import Table
-from flagbench.machine.catalog import claims_here, summary
+from flagbench.machine.catalog import describe_machine, find_claims
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
@@ -47,9 +47,9 @@ def command(
     machine = this_machine() if "claims" in kinds else None
     claims_of_machine: Collection[str] = ()
     if machine is not None:
-        claims_of_machine = {claim.id for claim in claims_here(machine, catalog)}
+        claims_of_machine = {claim.id for claim in find_claims(machine, catalog)}
         if what == "claims" or machine.devices:
-            typer.echo(f"flagbench: {summary(machine, catalog)}", err=True)
+            typer.echo(f"flagbench: {describe_machine(machine, catalog)}", err=True)
     if json:
         document = {}
         for kind in kinds:

@@ -12,7 +12,7 @@ from flagbench.cli.options import StoreOption, WideOption
 from flagbench.console.output import echo_json_text, print_error
 from flagbench.console.stdio import NotPrinted
 from flagbench.errors import FlagbenchError
-from flagbench.machine.catalog import with_stack
+from flagbench.machine.catalog import choose_stack
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
@@ -73,7 +73,7 @@ def command(
     """
     check_price()
     catalog = load_catalog()
-    image_name = with_stack(image_name, catalog)
+    image_name = choose_stack(image_name, catalog)
     case, stack = resolve_image(image_name, catalog)
     _check_claim(claim, case, catalog)
     check_series(series, options)

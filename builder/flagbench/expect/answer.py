@@ -14,7 +14,7 @@ from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
 from flagbench.expect.memory import lacking, measured_memory
 from flagbench.expect.rows import differing, wanted_conditions
-from flagbench.machine.catalog import cards_here
+from flagbench.machine.catalog import find_device_models
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import Scalar
@@ -283,7 +283,7 @@ def _device_and_count(on: str | None, gpus: int | None, catalog: Catalog) -> tup
     if on is not None:
         return find_device(on, catalog), gpus
     machine = this_machine()
-    devices = cards_here(machine, catalog)
+    devices = find_device_models(machine, catalog)
     if not devices:
         raise FlagbenchError(
             "this machine has no accelerator that flagbench knows",

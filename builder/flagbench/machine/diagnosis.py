@@ -1,4 +1,7 @@
-"""What is wrong with a machine before a run, each finding with a remedy, in the words of every command."""
+"""Checks of a machine before a run, each with a remedy.
+
+`flagbench doctor` and `flagbench reproduce` print the findings, so that both report a problem in the same words.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +21,36 @@ from flagbench.machine.vendors import LOST_REMEDY
 from flagbench_core.health.judge import HealthOutcome, judge_health
 
 GIB = 2**30
+"""Bytes of a GiB."""
 DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
 
 
 class Level(str, Enum):
-    """Whether a finding prevents nothing, some runs, or every run."""
+    """How serious a finding is."""
 
     OK = "ok"
+    """It prevents no run."""
     WARN = "warn"
+    """It prevents some runs, or makes their numbers unreliable."""
     FAIL = "fail"
+    """It prevents every run."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of one check."""
+    """The finding of one check."""
 
     name: str
+    """The name of what was checked, such as `memory`."""
     level: Level
     detail: str
+    """What was found, in words."""
     remedy: str | None = None
+    """What a person can do about it; None if nothing is wrong."""
 
 
-def disturbances(facts: MachineFacts) -> Iterator[Diagnosis]:
-    """Lowered power limits, and other programs on the devices."""
+def check_disturbances(facts: MachineFacts) -> Iterator[Diagnosis]:
+    """Report lowered power limits, and other programs on the devices."""
     for cap in facts.power_caps:
         yield Diagnosis("power cap", Level.WARN, cap, "ask the machine's administrator to set the default")
     if facts.programs:
@@ -52,18 +62,22 @@ def disturbances(facts: MachineFacts) -> Iterator[Diagnosis]:
         )
 
 
-def lost_devices(facts: MachineFacts) -> Iterator[Diagnosis]:
-    """Devices that are here and do not answer."""
+def check_lost_devices(facts: MachineFacts) -> Iterator[Diagnosis]:
+    """Report devices that the machine has and that do not answer."""
     if facts.accelerators.lost:
         yield Diagnosis("lost devices", Level.WARN, "; ".join(facts.accelerators.lost), LOST_REMEDY)
 
 
-def device_health(health: MachineHealth) -> Iterator[Diagnosis]:
-    """What the last reading of the devices' health says; errors that the kernel log has of before are only named."""
+def check_device_health(health: MachineHealth) -> Iterator[Diagnosis]:
+    """Report what is wrong with the devices' health now.
+
+    Errors in the kernel log are from before, so they are listed and not judged.
+    """
     if health.problem is not None:
         yield Diagnosis("device health", Level.OK, f"not known: {health.problem}")
     elif health.devices:
         yield Diagnosis("device health", Level.OK, f"{len(health.devices)} read by {health.source}")
+    # It compares a reading after a run with one before; here both are the same one.
     for finding in judge_health(health.devices, health.devices):
         if finding.outcome in (HealthOutcome.FAIL, HealthOutcome.FIX, HealthOutcome.INCONCLUSIVE):
             detail = f"device {finding.index} ({finding.uuid}): {finding.reason}"
@@ -75,8 +89,8 @@ def device_health(health: MachineHealth) -> Iterator[Diagnosis]:
         yield Diagnosis("kernel log", Level.OK, detail)
 
 
-def high_load(facts: MachineFacts) -> Iterator[Diagnosis]:
-    """Other load on the processors, before a run on them."""
+def check_load(facts: MachineFacts) -> Iterator[Diagnosis]:
+    """Report other load on the processors, before a run that uses them."""
     if facts.load >= LOAD:
         yield Diagnosis(
             "foreign processes",
@@ -86,16 +100,22 @@ def high_load(facts: MachineFacts) -> Iterator[Diagnosis]:
         )
 
 
-def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Diagnosis:
-    """Available memory, and the control group's limit (version 2, else 1) if it is lower."""
+def check_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Diagnosis:
+    """Report the available memory, and the limit of this process's control group if it is below the machine's memory.
+
+    Args:
+        meminfo: the kernel's file with sizes of memory.
+        cgroup: the folder of control groups, of version 2 or 1.
+    """
     try:
-        amounts = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
-        total, available = 1024 * int(amounts["MemTotal"]), 1024 * int(amounts["MemAvailable"])
+        kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
+        total = 1024 * int(kilobytes["MemTotal"])
+        available = 1024 * int(kilobytes["MemAvailable"])
     except (OSError, KeyError) as error:
         return Diagnosis("memory", Level.WARN, f"unknown: {meminfo}: {error}", "mount /proc, which runs read too")
     detail = f"{available / GIB:.1f} of {total / GIB:.1f} GiB available"
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        # Absent in the other version; `max` where there is no limit.
+        # The file of the other version does not exist. Without a limit, version 2 has the word `max` in it.
         with contextlib.suppress(OSError, ValueError):
             limit = int((cgroup / name).read_text())
             if limit < total:
@@ -103,8 +123,14 @@ def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/c
     return Diagnosis("memory", Level.OK, detail)
 
 
-def disk(name: str, folder: Path | None = None, least: int = FREE_DISK) -> Diagnosis:
-    """Free space on the disk of a folder, by default the temporary one; a run needs well under `least` bytes."""
+def check_disk(name: str, folder: Path | None = None, least: int = FREE_DISK) -> Diagnosis:
+    """Report the free space on the disk of a folder.
+
+    Args:
+        name: the name of the finding.
+        folder: by default the folder for temporary files.
+        least: bytes below which the finding is a warning; a run needs much less.
+    """
     try:
         folder = folder or Path(tempfile.gettempdir())
         free = shutil.disk_usage(folder).free

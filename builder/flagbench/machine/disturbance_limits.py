@@ -1,6 +1,7 @@
-"""The limits from which on a machine counts as disturbed: the same before a run as in the verdict on its record.
+"""The limits from which a machine counts as disturbed by other programs, or as not fit for a run.
 
-A verdict imports this module of the room and no other, because it never asks the machine that it is computed on.
+They are the same before a run as in the verdict on its record. A verdict imports no other module of this package,
+because it must not depend on the machine on which it is computed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The health of this machine's devices, and NVIDIA's errors in its kernel log, as facts of before and after a run."""
+"""Reads the health of this machine's devices, and NVIDIA's errors in its kernel log, before and after a run.
+
+A driver of NVIDIA writes an error of a device as an Xid, a line with a numeric code, into the kernel log.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,20 @@ from flagbench_core.health.reading import DeviceHealth
 
 @dataclass(frozen=True)
 class MachineHealth:
-    """What was read; empty on a machine without accelerators."""
+    """The health of a machine's devices; empty on a machine without accelerators."""
 
     devices: tuple[DeviceHealth, ...] = ()
-    """Those that a run would use, in its order."""
+    """The health of the devices that a run would use, in the order of their ranks."""
     source: str | None = None
-    """What was asked: nvml, nvidia-smi or amd-smi."""
+    """The name of the interface that was read: nvml, nvidia-smi or amd-smi."""
     problem: str | None = None
-    """Why no device was read."""
+    """Why no device could be read; None if one was."""
     xids: XidLog | None = None
-    """The kernel log, with what it has of before, too; None where the vendor's driver writes no Xid."""
+    """The Xid lines of the kernel log, including those from before the run; None if the vendor's driver writes
+    none."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the fields as JSON types, without those that are None."""
         values: dict[str, Any] = {"devices": [device.to_dict() for device in self.devices]}
         if self.source is not None:
             values["source"] = self.source
@@ -48,12 +52,12 @@ def look_at_health(
     """Read the health of the devices that a run would use. Never raises.
 
     Args:
-        machine: its accelerators, as `this_machine` found them.
+        machine: the accelerators, as `this_machine` found them.
         gpus: how many of the visible devices a run would use; all by default.
-        after: the sequence number of the kernel log after which Xid lines count, as `xids.last` of an earlier look;
-            None: all that the kernel still has.
-        seconds: that reading the devices may take.
-        kmsg: the kernel log.
+        after: the sequence number in the kernel log after which Xid lines count: `xids.last` of an earlier reading.
+            None: all lines that the kernel still has.
+        seconds: how long reading the devices may take.
+        kmsg: the path of the kernel log.
     """
     vendor = vendor_of(machine.vendor)
     if vendor is None:
@@ -61,7 +65,7 @@ def look_at_health(
     xids = None
     if vendor.WRITES_XIDS:
         xids = read_xids(after, kmsg)
-    if machine.tool is Ending.NO_ANSWER:  # what hung once would hang again
+    if machine.tool is Ending.NO_ANSWER:  # A driver that let the tool hang would do so again.
         return MachineHealth(problem=machine.problem, xids=xids)
     uuids = visible_uuids([device.uuid for device in machine.devices])[:gpus]
     reading = read_health(vendor.MONITOR, uuids or None, seconds)

@@ -23,11 +23,11 @@ from flagbench.machine.diagnosis import (
     DISK_REMEDY,
     Diagnosis,
     Level,
-    device_health,
-    disk,
-    disturbances,
-    lost_devices,
-    memory,
+    check_device_health,
+    check_disk,
+    check_disturbances,
+    check_lost_devices,
+    check_memory,
 )
 from flagbench.machine.health import MachineHealth
 from flagbench.machine.look import MachineFacts, look_at_machine
@@ -76,13 +76,13 @@ def examine(store_url: str | None = None) -> Examination:
         *check_native_packages(catalog),
         # A container's quota may be lower than the machine's count.
         Diagnosis("cpus", Level.OK, f"{facts.processors} of {os.cpu_count()} usable"),
-        memory(),
+        check_memory(),
         *check_disks(store_url),
         find_leftovers(),
         find_unsent(),
-        *disturbances(facts),
-        *lost_devices(facts),
-        *device_health(health),
+        *check_disturbances(facts),
+        *check_lost_devices(facts),
+        *check_device_health(health),
         describe_accelerator(facts),
         NativeLauncher().health(),
         *(scheduler.health() for scheduler in SCHEDULERS.values()),
@@ -152,7 +152,7 @@ def _check_package(module: str, cases: Sequence[str]) -> Diagnosis:
 
 def check_disks(store_url: str | None) -> Iterator[Diagnosis]:
     """Check the disks that a run writes to: that of the temporary folder, and that of the store if it is a folder."""
-    yield disk("temporary files")
+    yield check_disk("temporary files")
     try:
         blobs = open_store(store_url).blobs
     except FlagbenchError:  # `check_store` reports it
@@ -162,7 +162,7 @@ def check_disks(store_url: str | None) -> Iterator[Diagnosis]:
         folder = blobs.root
         while not os.access(folder, os.F_OK):
             folder = folder.parent
-        yield disk("disk of the store", folder)
+        yield check_disk("disk of the store", folder)
 
 
 def find_leftovers(folder: Path | None = None) -> Diagnosis:

@@ -1,4 +1,8 @@
-"""Accelerators as their vendors' tools list them: one module for each vendor, with the functions of `Vendor`."""
+"""Accelerators as their vendors' tools list them.
+
+Each vendor has a module in this package, with the constants and functions of the protocol `Vendor`. It is found by
+`vendors`, so a new vendor is one more module. This file has the types and what the modules share.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from flagbench.machine.disturbance_limits import is_capped
 from flagbench.system.queries import Answer, Ending, ask, first_line
@@ -24,23 +28,26 @@ _REMEDIES = (
     (r"Unknown Error", "in a container, start that again, as it lost its devices; else reload the driver or reboot"),
     (r"did not answer", "turn on persistence mode (nvidia-smi -pm 1) and try again; if the tool still hangs, reboot"),
 )
-"""The remedy for an error of a tool, with the pattern that the error matches."""
+"""Patterns of a tool's error, each with its remedy. The first pattern that matches counts."""
 LOST_REMEDY = (
     "reset the device, such as with nvidia-smi --gpu-reset, or reboot; if it is lost again, have it replaced"
 )
+"""The remedy for a device that does not answer."""
 _OTHER_REMEDY = "run the tool by hand; if it fails there too, reload the driver or reboot"
 
 
 @dataclass(frozen=True)
 class LocalDevice:
-    """One accelerator."""
+    """One accelerator of this machine."""
 
     name: str
-    """As the driver reports it."""
+    """The name that its driver reports."""
     memory_gib: float | None
+    """The size of its memory, GiB; None if its tool does not report it."""
     uuid: str
+    """The identifier that its tool reports."""
     partition: bool = False
-    """Whether only a MIG instance of it can be used, for which there are no published rows."""
+    """Whether only a part of it can be used, such as a MIG instance; no published row is for a part."""
 
 
 @dataclass(frozen=True)
@@ -48,43 +55,57 @@ class Listing:
     """The answer of a vendor's tool to the query for its devices."""
 
     ending: Ending
+    """How the query ended."""
     devices: tuple[LocalDevice, ...] = ()
     lost: tuple[str, ...] = ()
     """A sentence for each device that does not answer, with its index or address."""
     problem: str | None = None
-    """Why the tool lists no device, in its words; None if it does, if it is not installed, and if all are lost."""
+    """Why the tool lists no device, in its words; None if it lists one, if it is not installed, or if all devices are
+    lost."""
     remedy: str | None = None
-    """What to do about the problem."""
+    """A remedy for the problem."""
     addresses: frozenset[str] = frozenset()
-    """PCI addresses that the tool names, as sysfs writes them: 0000:ba:00.0."""
+    """The PCI addresses that the tool prints, as sysfs writes them: 0000:ba:00.0."""
 
 
 @dataclass(frozen=True)
 class DeviceState:
-    """The settings of an accelerator; None for those that its tool does not report."""
+    """The settings of an accelerator. Those that its tool does not report are None."""
 
     uuid: str
     driver: str | None = None
+    """The version of its driver."""
     partitioned: bool = False
     """Whether it is divided into MIG instances."""
     power_limit_w: float | None = None
+    """The power limit in force, W."""
     power_default_w: float | None = None
+    """The power limit that the device has by default, W."""
 
     @property
     def power_cap(self) -> str | None:
-        """`GPU-0 may draw 300 W, by default 700 W` if its limit was lowered; else None."""
+        """A sentence such as `GPU-0 may draw 300 W, by default 700 W` if the limit was lowered; else None."""
         if not is_capped(self.power_limit_w, self.power_default_w):
             return None
         return f"{self.uuid} may draw {self.power_limit_w:.0f} W, by default {self.power_default_w:.0f} W"
 
 
+class Program(NamedTuple):
+    """A program on an accelerator."""
+
+    uuid: str
+    """The UUID of the accelerator."""
+    name: str
+    """The program's name and number: `python (pid 4711)`."""
+
+
 @dataclass(frozen=True)
 class Usage:
-    """The state of accelerators, and what else runs on them."""
+    """The settings of accelerators, and the programs on them."""
 
     devices: tuple[DeviceState, ...] = ()
-    processes: tuple[tuple[str, str], ...] = ()
-    """For each program, the UUID of its device and its name: `python (pid 4711)`."""
+    programs: tuple[Program, ...] = ()
+    """The programs; one that uses several accelerators is listed for each."""
 
 
 class Vendor(Protocol):
@@ -105,26 +126,34 @@ class Vendor(Protocol):
     """Whether its driver writes Xid lines into the kernel log."""
 
     def find(self, search_path: str) -> Listing:
-        """Its devices, or why there are none.
+        """List its devices, or say why there are none.
 
         Args:
             search_path: the folders in which the tool is looked up, as in the variable PATH.
         """
 
     def usage(self, search_path: str) -> Usage:
-        """The state of its devices, and the programs on them."""
+        """Read the settings of its devices, and the programs on them; empty if its tool does not report them."""
 
     def architecture(self, search_path: str) -> str | None:
-        """The compiler's name of its first device, such as sm_90; None if its tool does not report it."""
+        """Read the architecture of its first device, such as sm_90; None if its tool does not report it."""
 
 
 def ask_tool(tool: str, *arguments: str) -> Answer:
-    """Ask a vendor's tool, for TOOL_SECONDS at most."""
+    """Run a vendor's tool, for TOOL_SECONDS at most."""
     return ask([tool, *arguments], seconds=TOOL_SECONDS)
 
 
 def listing_of(tool: str, answer: Answer, devices: Sequence[LocalDevice], lost: Sequence[str] = ()) -> Listing:
-    """The listing of an answer with these devices; without devices, the reason and what to do."""
+    """Make the listing of a tool's answer.
+
+    Args:
+        answer: the answer of the tool.
+        devices: the devices that were read from the answer.
+        lost: a sentence for each device that does not answer, from the answer.
+
+    Without devices, the listing has the reason and a remedy.
+    """
     if devices:
         return Listing(Ending.ANSWERED, tuple(devices), tuple(lost), addresses=addresses_in(answer.text))
     if lost:
@@ -137,29 +166,31 @@ def listing_of(tool: str, answer: Answer, devices: Sequence[LocalDevice], lost: 
         if re.search(pattern, problem):
             remedy = action
             break
-    ending = Ending.FAILED
+    ending = Ending.FAILED  # Also if the tool succeeded and printed nothing that is known.
     if answer.ending is Ending.NO_ANSWER:
         ending = Ending.NO_ANSWER
     return Listing(ending, problem=f"{tool} {problem}", remedy=remedy)
 
 
 def addresses_in(text: str) -> frozenset[str]:
-    """The PCI addresses in a text, as sysfs writes them."""
+    """Find the PCI addresses in a text; they are returned as sysfs writes them, with four digits of the domain."""
     addresses = re.findall(r"\b(?:[0-9a-f]{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\b", text.lower())
     return frozenset(addresses)
 
 
 def older_drivers(drivers: Iterable[str], floor: str) -> list[str]:
-    """The versions of a driver that are older than `floor`."""
+    """Select the versions of a driver that are older than the version `floor`."""
+    oldest = _version_numbers(floor)
+    return [driver for driver in drivers if _version_numbers(driver) < oldest]
 
-    def numbers(version: str) -> list[int]:
-        return [int(digits) for digits in re.findall(r"\d+", version)]
 
-    return [driver for driver in drivers if numbers(driver) < numbers(floor)]
+def _version_numbers(version: str) -> list[int]:
+    """The numbers in a version, such as 535, 129 and 3 in 535.129.03."""
+    return [int(digits) for digits in re.findall(r"\d+", version)]
 
 
 def vendor_of(name: str | None) -> Vendor | None:
-    """The module of a vendor by its name; None without one."""
+    """Find the module of a vendor by its name; None if there is none."""
     for vendor in vendors():
         if name == vendor.NAME:
             return vendor
@@ -167,6 +198,6 @@ def vendor_of(name: str | None) -> Vendor | None:
 
 
 def vendors() -> Iterator[Vendor]:
-    """The modules of this package."""
+    """Import the modules of this package, one for each vendor, in the order of their names."""
     for module in pkgutil.iter_modules(__path__):
         yield cast(Vendor, importlib.import_module(f"{__name__}.{module.name}"))

@@ -14,6 +14,7 @@ from flagbench.machine.vendors import (
     DeviceState,
     Listing,
     LocalDevice,
+    Program,
     Usage,
     addresses_in,
     ask_tool,
@@ -30,18 +31,20 @@ controllers (0x0300)."""
 MONITOR = "nvml"
 WRITES_XIDS = True
 _LOST = r"GPU is lost|Unable to determine the device handle|fallen off the bus"
-"""A line about a device that the driver cannot reach has one of these."""
+"""Messages of nvidia-smi about a device that the driver cannot reach."""
 _LOST_CODE = 15
 """The exit code of nvidia-smi if a device has fallen off the bus or is not accessible (its manual page)."""
 _UNREADABLE = r"\[(?:Unknown Error|GPU is lost|GPU requires reset)\]|ERR!"
-"""The row of a device that does not answer has one of these in place of its values."""
+"""What nvidia-smi prints in place of a value if a device does not answer."""
 _NO_DEVICE = "No devices were found"
 _LIST = "name,memory.total,uuid,index,pci.bus_id"
 """The fields of `find`. Its devices are listed without their state: an older driver refuses a query with a field that
 it does not have."""
+_INDEX_COLUMN = 3
+"""The column of the index in a row of `_LIST`."""
 _STATE = ("uuid", "driver_version", "mig.mode.current", "power.limit", "power.default_limit")
 """The fields of a device's state."""
-_PROCESS = ("gpu_uuid", "pid", "process_name")
+_PROGRAM = ("gpu_uuid", "pid", "process_name")
 """The fields of a program on a device."""
 _ROW = re.compile(
     r"""
@@ -57,7 +60,7 @@ _FORMAT = "--format=csv,noheader,nounits"
 
 
 def find(search_path: str) -> Listing:
-    """The devices; MIG instances are marked, and devices that do not answer are named."""
+    """List the devices. Parts of devices (MIG instances) are marked, and devices that do not answer are in `lost`."""
     tool = shutil.which(TOOL, path=search_path)
     if tool is None:
         return Listing(Ending.MISSING)
@@ -74,7 +77,7 @@ def find(search_path: str) -> Listing:
 
 
 def _uses_mig_instances(tool: str, devices: Sequence[LocalDevice]) -> bool:
-    """Whether a run uses MIG instances of the listed devices, due to CUDA_VISIBLE_DEVICES or in a container."""
+    """Whether a run would use MIG instances of the listed devices: by CUDA_VISIBLE_DEVICES, or in a container."""
     for text in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","):
         if text.strip().startswith("MIG-"):
             return True
@@ -85,21 +88,21 @@ def _uses_mig_instances(tool: str, devices: Sequence[LocalDevice]) -> bool:
 
 
 def usage(search_path: str) -> Usage:
-    """The driver, MIG mode and power limits of the devices, and the programs on them."""
+    """Read the driver, MIG mode and power limits of the devices, and the programs on them."""
     tool = shutil.which(TOOL, path=search_path)
     if tool is None:
         return Usage()
     states = ask_tool(tool, f"--query-gpu={','.join(_STATE)}", _FORMAT)
-    if states.ending is Ending.NO_ANSWER:  # the next query would hang, too
+    if states.ending is Ending.NO_ANSWER:  # The next query would hang, too.
         return Usage()
-    programs = ask_tool(tool, f"--query-compute-apps={','.join(_PROCESS)}", _FORMAT)
-    return Usage(parse_state(states.text), parse_processes(programs.text))
+    programs = ask_tool(tool, f"--query-compute-apps={','.join(_PROGRAM)}", _FORMAT)
+    return Usage(parse_state(states.text), parse_programs(programs.text))
 
 
 def architecture(search_path: str) -> str | None:
-    """The architecture of the first device, from its compute capability: 9.0 is sm_90.
+    """Read the architecture of the first device from its compute capability: 9.0 is sm_90.
 
-    None if the driver does not print it; drivers do from 510 on.
+    Returns None if the driver does not print it; drivers do from version 510 on.
     """
     tool = shutil.which(TOOL, path=search_path)
     if tool is None:
@@ -112,29 +115,33 @@ def architecture(search_path: str) -> str | None:
 
 
 def parse_devices(text: str) -> tuple[LocalDevice, ...]:
-    """The devices in the CSV of `find`; other lines are skipped."""
+    """Parse the devices in the CSV that `find` asks for; other lines are skipped."""
     devices = []
     for line in text.splitlines():
         match = _ROW.fullmatch(line)
         if match is None or re.search(_UNREADABLE, line):
             continue
-        memory = None
+        memory_gib = None
         mebibytes = re.fullmatch(r"(\d{1,9})(?:\s*MiB)?", match["memory"])
         if mebibytes is not None:
-            memory = int(mebibytes[1]) / 1024
+            memory_gib = int(mebibytes[1]) / 1024
         # A MIG instance is listed as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
         name, mig, _ = match["name"].partition(" MIG ")
         is_instance = mig != "" or match["uuid"].startswith("MIG-")
-        devices.append(LocalDevice(name, memory, match["uuid"], is_instance))
+        devices.append(LocalDevice(name, memory_gib, match["uuid"], is_instance))
     return tuple(devices)
 
 
 def parse_lost(text: str) -> tuple[str, ...]:
-    """A sentence for each device that does not answer, from unreadable rows in the CSV of `find` and messages."""
+    """Write a sentence for each device that does not answer, from the CSV that `find` asks for.
+
+    Such a device is an unreadable row, or a message in place of one.
+    """
     sentences = []
     rows = 0
     for line in text.splitlines():
         marker = re.search(_UNREADABLE, line)
+        # A message has no commas; the row of a device has at least those of the values before its UUID.
         if marker and line.count(",") >= 2:
             sentences.append(f"{_device_of_row(line, rows)} does not answer: {marker[0]}")
         elif re.search(_LOST, line):
@@ -145,22 +152,22 @@ def parse_lost(text: str) -> tuple[str, ...]:
 
 
 def _device_of_row(line: str, row: int) -> str:
-    """The index and address in a row that is unreadable otherwise.
+    """Name the device of a row whose other values are unreadable, by its index and address.
 
-    Of `[Unknown Error], [Unknown Error], [Unknown Error], 1, 00000000:3A:00.0` it is `GPU 1 at 0000:3a:00.0`. The row
-    `ERR!, ERR!, ERR!` states neither: the device has the index of the row.
+    For `[Unknown Error], [Unknown Error], [Unknown Error], 1, 00000000:3A:00.0` the result is `GPU 1 at
+    0000:3a:00.0`. The row `ERR!, ERR!, ERR!` has neither: then the index is that of the row.
     """
     cells = [cell.strip() for cell in line.split(",")]
     device = f"GPU {row}"
-    if len(cells) > 3 and cells[3].isdecimal():
-        device = f"GPU {cells[3]}"
+    if len(cells) > _INDEX_COLUMN and cells[_INDEX_COLUMN].isdecimal():
+        device = f"GPU {cells[_INDEX_COLUMN]}"
     for address in addresses_in(line):
         device += f" at {address}"
     return device
 
 
 def parse_state(text: str) -> tuple[DeviceState, ...]:
-    """The state of each device in the CSV of `usage`; other lines are skipped."""
+    """Parse the settings of each device in the CSV that `usage` asks for; other lines are skipped."""
     states = []
     for cells in _rows(text):
         if len(cells) != len(_STATE) or not cells[0].startswith("GPU-"):
@@ -173,24 +180,27 @@ def parse_state(text: str) -> tuple[DeviceState, ...]:
     return tuple(states)
 
 
-def parse_processes(text: str) -> tuple[tuple[str, str], ...]:
-    """The UUID of the device and the name of each program in the CSV of `usage`.
+def parse_programs(text: str) -> tuple[Program, ...]:
+    """Parse the programs on the devices in the CSV that `usage` asks for; other lines are skipped.
 
     A program on several devices is listed once for each.
     """
-    processes = []
+    programs = []
     for cells in _rows(text):
-        if len(cells) >= len(_PROCESS) and cells[1].isdecimal():
-            uuid, pid, program = cells[:3]
-            processes.append((uuid, f"{program.rpartition('/')[2]} (pid {pid})"))
-    return tuple(dict.fromkeys(processes))
+        if len(cells) >= len(_PROGRAM) and cells[1].isdecimal():
+            uuid, pid, path = cells[:3]
+            name = path.rpartition("/")[2]
+            programs.append(Program(uuid, f"{name} (pid {pid})"))
+    return tuple(dict.fromkeys(programs))
 
 
 def _rows(text: str) -> list[list[str]]:
+    """The rows of a CSV as lists of cells."""
     return [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
 
 
 def _number(cell: str) -> float | None:
+    """The number in a cell; None for words such as [N/A]."""
     with suppress(ValueError):
         return float(cell)
     return None

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from flagbench.errors import FlagbenchError
-from flagbench.machine.catalog import cards_here
+from flagbench.machine.catalog import find_device_models
 from flagbench.machine.devices import Machine, this_machine
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import catalog_get
@@ -63,7 +63,7 @@ def _published_model(names: Collection[str], machine: Machine, catalog: Catalog)
     `names`: the names that the devices report.
     """
     models = []
-    for card in cards_here(machine, catalog):
+    for card in find_device_models(machine, catalog):
         if all(card.has_name(name) for name in names):
             models.append(card.name)
     # Several models may report one name; the first with published rows is taken.

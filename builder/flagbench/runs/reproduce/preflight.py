@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
-from flagbench.machine.catalog import cards_here
+from flagbench.machine.catalog import find_device_models
 from flagbench.machine.devices import Machine
-from flagbench.machine.diagnosis import Diagnosis, Level, disturbances, high_load, memory
+from flagbench.machine.diagnosis import Diagnosis, Level, check_disturbances, check_load, check_memory
 from flagbench.machine.disturbance_limits import WHOLE_MEMORY
 from flagbench.machine.look import MachineFacts
 from flagbench.machine.vendors import older_drivers
@@ -48,15 +48,15 @@ def check_machine(
     findings = [*_check_nodes(plan)]
     if plan.request.stack.device_kind == "cpu":
         findings.append(Diagnosis(DEVICE, Level.OK, f"a processor, {plan.request.options.gpus} rank(s)"))
-        findings += high_load(facts)
+        findings += check_load(facts)
     elif container and os.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http")):
         detail = "unknown: the engine is on another machine"
         findings.append(Diagnosis("devices", Level.WARN, detail, "run this command there"))
     else:
         findings += _check_devices(plan, catalog, facts)
-        findings += disturbances(facts)
+        findings += check_disturbances(facts)
         findings += _check_driver(plan, facts, container=container)
-    return [*findings, memory(), *check_disks(store)]
+    return [*findings, check_memory(), *check_disks(store)]
 
 
 def wrong_machine_error(
@@ -154,7 +154,7 @@ def _check_devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts
         yield Diagnosis(DEVICE, Level.FAIL, detail, remedy)
         return
     level = Level.WARN if plan.elsewhere else Level.FAIL
-    cards = cards_here(machine, catalog, partitions=True)
+    cards = find_device_models(machine, catalog, partitions=True)
     yield _check_device_model(plan, machine, cards, level)
     needed = plan.request.options.gpus
     if machine.visible < needed:

@@ -11,8 +11,8 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.machine import devices, vendors
-from flagbench.machine.catalog import cards_here, claims_here, stacks_here
-from flagbench.machine.devices import Machine, this_machine, usage_now
+from flagbench.machine.catalog import find_claims, find_device_models, find_stacks
+from flagbench.machine.devices import Machine, read_usage, this_machine
 from flagbench.machine.vendors import DeviceState, Usage, metax, nvidia
 from flagbench.system.queries import Ending
 from flagbench_core.exit_codes import ExitCode
@@ -36,21 +36,21 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pci: Pci) -> Iterator[
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(metax, "PLACES", ())
+    monkeypatch.setattr(metax, "TOOL_FOLDERS", ())
 
     def install(name: str, *lines: str, script: str = "") -> None:
         (folder / "lines").write_text("\n".join([*lines, ""]))
         (folder / name).write_text(script or f"#!/bin/sh\nexec /bin/cat {folder}/lines\n")
         (folder / name).chmod(0o755)
 
-    devices._listing_and_vendor.cache_clear()
+    devices._find_accelerators.cache_clear()
     yield install
-    devices._listing_and_vendor.cache_clear()
+    devices._find_accelerators.cache_clear()
 
 
 def test_a_machine_without_a_tool_has_no_accelerator(tool: Tool) -> None:
     assert this_machine() == Machine((), 0)
-    assert claims_here(this_machine(), CATALOG) == ()
+    assert find_claims(this_machine(), CATALOG) == ()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_nvidia_smi_prints(tool: Tool, lines: list[str], described: str, ca
     tool("nvidia-smi", *lines)
     machine = this_machine()
     assert (machine.described, machine.problem) == (described, None)
-    assert [card.name for card in cards_here(machine, CATALOG)] == cards
+    assert [card.name for card in find_device_models(machine, CATALOG)] == cards
     assert machine.devices[0].memory_gib == pytest.approx(gib, abs=0.1)
 
 
@@ -81,7 +81,7 @@ def test_what_mx_smi_prints(tool: Tool, version: str, names: list[str]) -> None:
     tool("mx-smi", *(MXSMI / version / "list.txt").read_text().splitlines())
     machine = this_machine()
     assert [device.name for device in machine.devices] == names
-    assert {claim.case for claim in claims_here(machine, CATALOG)} == {
+    assert {claim.case for claim in find_claims(machine, CATALOG)} == {
         claim.case for claim in CATALOG.claims.values() if claim.conditions["device_model"] == "MetaX C500 (OAM)"
     }
 
@@ -92,7 +92,7 @@ def test_what_amd_smi_prints(tool: Tool, flagbench: Flagbench) -> None:
     tool("amd-smi", *(MXSMI.parent / "amdsmi" / "static.json").read_text().splitlines())
     machine = this_machine()
     assert machine.described == "2 x AMD Instinct MI300X"
-    assert [card.id for card in cards_here(machine, CATALOG)] == ["mi300x"]
+    assert [card.id for card in find_device_models(machine, CATALOG)] == ["mi300x"]
     planned = flagbench("run distilbert --preset tiny --dry-run --json")
     assert (planned.json["via"], planned.json["devices"]["kind"]) == ("native", "cuda")
     for command in ("run distilbert:rocm --via docker", "build distilbert:rocm", "render rocm", "lock rocm"):
@@ -254,13 +254,13 @@ No devices were found
 
 
 def test_state_and_programs_of_the_visible_devices(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert usage_now() == Usage()
+    assert read_usage() == Usage()
     programs = "GPU-aa, 7, /usr/bin/python\nGPU-bb, 8, x\nGPU-aa, [N/A], y\n"
     tool("nvidia-smi", script=f"#!/bin/sh\ncase $1 in *compute*) echo '{programs}';; *) echo '{STATE}';; esac\n")
-    assert [state.partitioned for state in usage_now().devices] == [False, True, False]
+    assert [state.partitioned for state in read_usage().devices] == [False, True, False]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     state = DeviceState("GPU-aa", "535.129.03", False, 400.0, 400.0)
-    assert usage_now() == Usage((state,), (("GPU-aa", "python (pid 7)"),))
+    assert read_usage() == Usage((state,), (("GPU-aa", "python (pid 7)"),))
     assert nvidia.parse_state(STATE)[2] == DeviceState("GPU-cc")
 
 
@@ -298,7 +298,7 @@ def test_visible_devices_are_counted_and_all_are_named(
     tool("nvidia-smi", HEADER, A100, A100.replace("5bb4", "6cc5"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert (this_machine().visible, len(this_machine().devices)) == (count, 2)
-    assert claims_here(this_machine(), CATALOG)
+    assert find_claims(this_machine(), CATALOG)
 
 
 @pytest.mark.parametrize(
@@ -324,12 +324,12 @@ def test_no_row_is_of_a_part_of_a_device(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     machine = this_machine()
     assert [device.partition for device in machine.devices] == [True]
-    assert claims_here(machine, CATALOG) == ()
+    assert find_claims(machine, CATALOG) == ()
 
 
 def test_rows_for_as_many_devices_as_there_are_come_first(tool: Tool) -> None:
     tool("nvidia-smi", *[A100] * 8)
-    rows = claims_here(this_machine(), CATALOG)
+    rows = find_claims(this_machine(), CATALOG)
     counts = [claim.conditions["devices"] == 8 for claim in rows]
     assert counts[0]
     assert counts == sorted(counts, reverse=True)
@@ -375,7 +375,7 @@ def test_the_stack_of_the_published_rows_is_chosen(
 ) -> None:
     if lines:
         tool("nvidia-smi", *lines)
-    assert [stack.name for stack in stacks_here(this_machine(), CATALOG, CATALOG.cases[case])] == stacks
+    assert [stack.name for stack in find_stacks(this_machine(), CATALOG, CATALOG.cases[case])] == stacks
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_an_unknown_device_runs_by_its_architecture(
 ) -> None:
     answers = f"case $* in *compute_cap*) echo '{capability}';; *) echo '{L4}';; esac"
     tool("nvidia-smi", script=f"#!/bin/sh\n{answers}\n")
-    assert [stack.name for stack in stacks_here(this_machine(), CATALOG, CATALOG.cases["distilbert"])] == stacks
+    assert [stack.name for stack in find_stacks(this_machine(), CATALOG, CATALOG.cases["distilbert"])] == stacks
     assert ("has no mfu" in flagbench("run distilbert --dry-run").err) == bool(stacks)
 
 

@@ -92,11 +92,11 @@ def test_what_else_is_on_the_accelerators_is_a_warning(
 def test_memory_and_its_limit(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text(f"MemTotal: {8 * GIB // 1024} kB\nMemFree: 1 kB\nMemAvailable: {6 * GIB // 1024} kB\n")
-    assert diagnosis.memory(meminfo, tmp_path).detail == "6.0 of 8.0 GiB available"
+    assert diagnosis.check_memory(meminfo, tmp_path).detail == "6.0 of 8.0 GiB available"
     for limit, shown in (("max", ""), (9 * GIB, ""), (2 * GIB, "; limited to 2.0 GiB")):
         (tmp_path / "memory.max").write_text(f"{limit}\n")
-        assert diagnosis.memory(meminfo, tmp_path).detail == f"6.0 of 8.0 GiB available{shown}"
-    assert diagnosis.memory(tmp_path / "none").level is Level.WARN
+        assert diagnosis.check_memory(meminfo, tmp_path).detail == f"6.0 of 8.0 GiB available{shown}"
+    assert diagnosis.check_memory(tmp_path / "none").level is Level.WARN
 
 
 def test_the_disks_are_those_that_a_run_writes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +105,8 @@ def test_the_disks_are_those_that_a_run_writes_to(tmp_path: Path, monkeypatch: p
     temporary, kept = doctor.check_disks(str(tmp_path / "not" / "yet" / "there"))
     assert temporary.detail.endswith(f"GiB free at {tmp_path / 'scratch'}")
     assert kept.detail.endswith(f"GiB free at {tmp_path}")
-    assert diagnosis.disk("disk", tmp_path, least=0).level is Level.OK
-    assert diagnosis.disk("disk", tmp_path, least=2**80).level is Level.WARN
+    assert diagnosis.check_disk("disk", tmp_path, least=0).level is Level.OK
+    assert diagnosis.check_disk("disk", tmp_path, least=2**80).level is Level.WARN
 
 
 def test_doctor_works_where_no_temporary_file_can_be_written(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ IDLE = Usage()
 
 def has(monkeypatch: pytest.MonkeyPatch, here: Machine, usage: Usage = IDLE, load: float = 0.0) -> None:
     """The accelerators of this machine, what they are set to, and its load per processor."""
-    programs = tuple(name for _, name in usage.processes)
+    programs = tuple(name for _, name in usage.programs)
 
     def look(gpus: int | None = None) -> MachineFacts:
         return MachineFacts(here, usage.devices[:gpus], programs, processors=2, load=load)
