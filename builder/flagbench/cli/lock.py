@@ -88,8 +88,8 @@ def command(
     if base_digest is not None:
         base = _parse_digest(base_digest, "--base-digest")
     wheels = [_parse_wheel(text) for text in wheel_digest or ()]
-    given = GivenDigests(base, base_digest_of, tuple(wheels))
-    if given != GivenDigests() and len(chosen) > 1:
+    digests = GivenDigests(base, base_digest_of, tuple(wheels))
+    if digests != GivenDigests() and len(chosen) > 1:
         raise FlagbenchError("digests are given for several stacks", remedy="name one stack")
     if base_digest_of is not None and base_digest is None:
         raise FlagbenchError("--base-digest-of is given without a digest", remedy="add --base-digest")
@@ -101,7 +101,7 @@ def command(
             lock, changed = read_lock(stack, images), False
             require_platform(stack, lock)
         else:
-            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, given=given)
+            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, digests=digests)
         documents.append(_as_json(lock, images, changed))
         if _is_open(lock):
             unresolved.append(lock.stack)

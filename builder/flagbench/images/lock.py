@@ -162,7 +162,7 @@ def require_platform(stack: Stack, lock: Lock) -> None:
 
 
 def update_lock(
-    stack: Stack, images: Path, report: Report, *, upgrade: bool, given: GivenDigests = GivenDigests()
+    stack: Stack, images: Path, report: Report, *, upgrade: bool, digests: GivenDigests = GivenDigests()
 ) -> tuple[Lock, bool]:
     """Lock a stack again, and write its file; returns the lock, and whether the file changed.
 
@@ -171,7 +171,7 @@ def update_lock(
     Args:
         images: the folder with locks/; its uv.toml declares the dependencies of packages that uv would have to build.
         upgrade: take the newest versions, and ask for the base's digest again.
-        given: digests that replace those of registries and indexes.
+        digests: those that replace those of registries and indexes.
 
     Raises FlagbenchError: uv is not installed, the manifest's packages conflict, or a given digest does not fit
     (usage); an index cannot be asked (engine).
@@ -185,8 +185,8 @@ def update_lock(
         previous = None
     report(f"{stack.name}: packages for Python {stack.python}")
     settings = lock_path(stack.name, images).parent / "uv.toml"
-    packages = _PackageSearch(stack, settings, previous, report, upgrade, given.wheels).resolve()
-    base = _find_base(stack, previous, report, upgrade, given)
+    packages = _PackageSearch(stack, settings, previous, report, upgrade, digests.wheels).resolve()
+    base = _find_base(stack, previous, report, upgrade, digests)
     by_name = attrgetter("name")
     lock = Lock(
         stack=stack.name,
@@ -217,14 +217,14 @@ class _BaseDigest:
 
 
 def _find_base(
-    stack: Stack, previous: Lock | None, report: Report, upgrade: bool, given: GivenDigests
+    stack: Stack, previous: Lock | None, report: Report, upgrade: bool, digests: GivenDigests
 ) -> _BaseDigest:
     """Find the digest of a stack's base: as a person gave it, from the manifest, the earlier lock or the registry.
 
     Raises FlagbenchError (usage) if the given digest is for another platform.
     """
-    if given.base is not None:
-        return _check_given_base(stack, given.base, given.base_of, report)
+    if digests.base is not None:
+        return _check_given_base(stack, digests.base, digests.base_of, report)
     base = read_base(stack)
     if base.digest is not None:
         return _BaseDigest(base.digest)
@@ -244,7 +244,9 @@ def _find_base(
     return _BaseDigest(digest, DigestOf.IMAGE)
 
 
-def _check_given_base(stack: Stack, given: GivenDigest, digest_of: DigestOf | None, report: Report) -> _BaseDigest:
+def _check_given_base(
+    stack: Stack, given_digest: GivenDigest, digest_of: DigestOf | None, report: Report
+) -> _BaseDigest:
     """Compare a given digest of the base with its registry, if that can be reached.
 
     For the digest of an index, the result is the digest of the image for the stack's platform.
@@ -253,20 +255,20 @@ def _check_given_base(stack: Stack, given: GivenDigest, digest_of: DigestOf | No
     """
     base = read_base(stack)
     if base.image is None:
-        return _BaseDigest(given.digest, None, given.source)
+        return _BaseDigest(given_digest.digest, None, given_digest.source)
     name = parse_reference(base.image).name
     try:
-        digest = find_digest(f"{name}@{given.digest}", stack.platform)
+        digest = find_digest(f"{name}@{given_digest.digest}", stack.platform)
     except PlatformMissing as error:
         raise FlagbenchError(
             f"--base-digest does not fit {stack.name}: {error}", remedy=_OTHER_DIGEST.format(stack.name)
         ) from None
     except BaseUnknown as error:
         report(f"{stack.name}: the base's digest is taken as it was given: {error}")
-        return _BaseDigest(given.digest, digest_of, given.source)
-    if digest == given.digest:
-        return _BaseDigest(digest, DigestOf.IMAGE, given.source)
-    report(f"{stack.name}: {given.digest} is an index; its image for {stack.platform} is locked, {digest}")
+        return _BaseDigest(given_digest.digest, digest_of, given_digest.source)
+    if digest == given_digest.digest:
+        return _BaseDigest(digest, DigestOf.IMAGE, given_digest.source)
+    report(f"{stack.name}: {given_digest.digest} is an index; its image for {stack.platform} is locked, {digest}")
     return _BaseDigest(digest, DigestOf.IMAGE)
 
 
@@ -317,11 +319,11 @@ class _PackageSearch:
         """Indirect requirements at the version of the earlier lock, `name==version`."""
         if not upgrade:
             self.kept_pins = [pin for pin, entry in self.earlier.items() if entry.name not in self.pins]
-        self.given: dict[str, LockEntry] = {}
+        self.given_entries: dict[str, LockEntry] = {}
         """Entries of the wheels that a person gave, by `name==version`."""
         for wheel in wheels:
             entry = _wheel_entry(wheel, stack)
-            self.given[entry.pin] = entry
+            self.given_entries[entry.pin] = entry
         self.indexes = list(self.build.indexes)
         """Indexes of the manifest that are still asked."""
         self.unreachable: list[str] = []
@@ -344,17 +346,17 @@ class _PackageSearch:
             # The same version may have more files by now; those that were reviewed stay.
             entries = [self.earlier.get(entry.pin, entry) for entry in entries]
         unavailable = [Unresolved(name, self.pins[name], reason=reason) for name, reason in self.unavailable.items()]
-        surplus = sorted(self.given.keys() - {entry.pin for entry in unavailable})
+        surplus = sorted(self.given_entries.keys() - {entry.pin for entry in unavailable})
         if surplus:
             raise FlagbenchError(
                 f"--wheel-digest names {', '.join(surplus)}, which {self.stack.name} does not lack",
                 remedy="leave it out: an index lists the files of its packages, with their hashes",
             )
-        known = self.earlier | self.given
+        by_pin = self.earlier | self.given_entries
         unresolved: list[Unresolved] = []
         for missing in unavailable:
-            if missing.pin in known:
-                entries.append(known[missing.pin])
+            if missing.pin in by_pin:
+                entries.append(by_pin[missing.pin])
             else:
                 unresolved.append(missing)
         return _Packages(entries, unresolved)

@@ -35,9 +35,9 @@ def two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_stub: Call
     (folder / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    devices._listing_and_vendor.cache_clear()
+    devices._find_accelerators.cache_clear()
     yield
-    devices._listing_and_vendor.cache_clear()
+    devices._find_accelerators.cache_clear()
 
 
 @pytest.fixture
