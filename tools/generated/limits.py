@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flagbench.manifests.limits import AcceptanceLimit, SoundDevices, overridden
+from flagbench.manifests.limits import AcceptanceLimit, SoundDevices, override_limits
 from flagbench.manifests.model import Catalog
 
 _NEVER = "never"
@@ -15,7 +15,7 @@ def acceptance_limits(catalog: Catalog) -> Iterator[tuple[str, ...]]:
     for limit in catalog.limits.values():
         yield _row(f"`{limit.id}`", limit)
     for device in catalog.devices.values():
-        for limit in overridden(catalog.limits, device.acceptance):
+        for limit in override_limits(catalog.limits, device.acceptance):
             if limit.id in device.acceptance:
                 yield _row(f"`{limit.id}` of `{device.id}`", limit)
 

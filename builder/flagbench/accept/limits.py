@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from flagbench.manifests.limits import AcceptanceLimit, overridden
+from flagbench.manifests.limits import AcceptanceLimit, override_limits
 from flagbench.manifests.model import Catalog
 
 
@@ -19,4 +19,4 @@ def limits_of(catalog: Catalog, device_names: Collection[str], *, processor: boo
     overrides = {}
     if len(models) == 1 and len(set(device_names)) == 1:
         overrides = dict(models[0].acceptance)
-    return tuple(limit for limit in overridden(catalog.limits, overrides) if limit.processor is processor)
+    return tuple(limit for limit in override_limits(catalog.limits, overrides) if limit.processor is processor)

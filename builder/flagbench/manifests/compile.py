@@ -1,4 +1,8 @@
-"""Manifests compiled to the JSON that the image side reads with the standard library."""
+"""Compiles manifests to JSON files, which the image side reads with the standard library, and finds stale ones.
+
+The files are committed in the package flagbench_cases. `flagbench manifests compile` writes them. `find_stale` and
+`write_stale` also serve other generated files, such as the Dockerfiles of images.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ from flagbench.system.files import write_atomically
 
 
 def compiled_files(cases: Iterable[Case], stacks: Iterable[Stack]) -> dict[str, str]:
-    """The compiled files of cases and stacks: their texts by their paths in the image side's package."""
+    """Compile cases and stacks; returns the text of each file by its path in the image side's package."""
     files = {f"cases/{case.name.replace('-', '_')}/case.json": case.compiled for case in cases}
     return files | {f"shared/stacks/{stack.name}.json": stack.compiled for stack in stacks}
 
 
 def image_package(catalog: Catalog) -> Path:
-    """The image side's package beside the manifests. Raises FlagbenchError (usage) outside a checkout."""
+    """Find the image side's package next to the manifests. Raises FlagbenchError (usage) outside a checkout."""
     package = catalog.root.parent / "entrypoints" / "flagbench_cases"
     if not package.is_dir():
         raise FlagbenchError(
@@ -29,17 +33,22 @@ def image_package(catalog: Catalog) -> Path:
 
 
 def stale_compiled(catalog: Catalog, package: Path) -> dict[str, str | None]:
-    """Compiled files that are missing, differ from the manifests or have no manifest any more: see `find_stale`."""
+    """Find compiled files that are missing, differ from the manifests or have no manifest any more.
+
+    The result is that of `find_stale`.
+    """
     wanted = compiled_files(catalog.cases.values(), catalog.stacks.values())
     return find_stale(package, wanted, ("cases/*/case.json", "shared/stacks/*.json"))
 
 
 def find_stale(root: Path, wanted: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str | None]:
-    """Generated files under `root` that are missing, differ or are left over: the text each should have, by path.
+    """Find generated files under `root` that are missing, differ or are left over.
 
     Args:
-        wanted: the text of every generated file by its path.
-        patterns: what matches a generated file; one that is not wanted is left over, and its text is None.
+        wanted: the text of every generated file by its path, relative to `root`.
+        patterns: glob patterns that match all generated files; a file that is not in `wanted` is left over.
+
+    Returns the text that each such file should have, by path; None if the file is left over.
     """
     names = {*wanted}
     for pattern in patterns:
@@ -53,7 +62,7 @@ def find_stale(root: Path, wanted: Mapping[str, str], patterns: Iterable[str]) -
 
 
 def write_stale(root: Path, stale: Mapping[str, str | None]) -> list[str]:
-    """Bring files that `find_stale` found up to date, and remove the left-over; returns their paths."""
+    """Write the files that `find_stale` found, and remove those that are left over; returns the paths of both."""
     for name, text in stale.items():
         path = root / name
         if text is not None:
@@ -61,6 +70,7 @@ def write_stale(root: Path, stale: Mapping[str, str | None]) -> list[str]:
             write_atomically(path, text.encode())
             continue
         path.unlink()
+        # Folders that are empty now are removed, too.
         for folder in path.parents:
             if folder == root or any(folder.iterdir()):
                 break
@@ -69,7 +79,7 @@ def write_stale(root: Path, stale: Mapping[str, str | None]) -> list[str]:
 
 
 def committed_text(path: Path) -> str | None:
-    """The text of a generated file; None if it is missing."""
+    """Read the text of a generated file; None if it is missing."""
     if not path.is_file():
         return None
     return path.read_text(encoding="utf-8")

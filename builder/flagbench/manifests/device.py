@@ -1,4 +1,8 @@
-"""A device model as typed data: its peaks and its limits."""
+"""A device model as typed data: its peaks (FLOP/s by precision) and its limits (power, bandwidth, clock).
+
+The JSON Schema of manifests/devices is generated from these types. FLOP utilisation and the plausibility of a record
+are computed from the numbers.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,9 @@ from flagbench.manifests.fields import (
     keys,
 )
 from flagbench.manifests.limits import LimitOverride
+
+_PRECISION_OF_FORMAT = {"mxfp8": "fp8", "nvfp4": "fp4"}
+"""The precision whose peak holds for a number format with scaled blocks."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +106,19 @@ class DeviceModel(Manifest):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def has_name(self, reported: str) -> bool:
-        """Whether a driver, or a claim, uses this name for it; the whole name must match."""
+        """Whether a driver, or a published row, uses this name for the device; the whole name must match."""
         return reported == self.name or reported in self.match
 
     @property
     def flops(self) -> Mapping[str, float]:
-        """Its peaks, FLOP/s, by precision."""
+        """The peaks by precision, FLOP/s."""
         return {precision: float(peak.flops) for precision, peak in self.peaks.items()}
 
     def peak(self, label: str | None) -> float | None:
-        """The peak in the precision of a row, such as `fp8-cs`, FLOP/s; None if it is not published."""
-        precision = (label or "").partition("-")[0]
-        precision = {"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision)
+        """Find the peak in the precision of a published row, such as `fp8-cs`, FLOP/s; None if it is not
+        published."""
+        format_of_row = (label or "").partition("-")[0]  # The rest is the recipe of scaling, such as `cs`.
+        precision = _PRECISION_OF_FORMAT.get(format_of_row, format_of_row)
         peak = self.peaks.get(precision)
         if peak is None:
             return None

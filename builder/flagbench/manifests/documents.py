@@ -21,17 +21,20 @@ from flagbench.system.files import TEXT_BYTES, read_input, write_atomically
 from flagbench.system.user_folders import cache_folder
 from flagbench_core.exit_codes import ExitCode
 
-_SHOWN = 20
-"""Problems an error message lists; the rest are counted."""
+_MOST_SHOWN = 20
+"""Most problems that an error message lists, about a screenful; of the others it gives the number."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault of a manifest. `line` counts from 1; `file` is the path as a user would type it."""
+    """One problem of a manifest."""
 
     file: str
+    """The path of the file as a user would type it."""
     line: int
+    """The line in the file, from 1."""
     path: FieldPath
+    """The keys and indexes that lead to the field in the document."""
     message: str
 
     def __str__(self) -> str:
@@ -43,13 +46,13 @@ class Problem:
 
 
 class ManifestError(FlagbenchError):
-    """Manifests that cannot be used, with every problem found in them."""
+    """Manifests cannot be used; the message lists the problems that were found in them."""
 
     def __init__(self, problems: Sequence[Problem], *, code: ExitCode = ExitCode.USAGE) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: (problem.file, problem.line)))
-        lines = [str(problem) for problem in self.problems[:_SHOWN]]
-        if len(self.problems) > _SHOWN:
-            lines.append(f"... and {len(self.problems) - _SHOWN} more")
+        lines = [str(problem) for problem in self.problems[:_MOST_SHOWN]]
+        if len(self.problems) > _MOST_SHOWN:
+            lines.append(f"... and {len(self.problems) - _MOST_SHOWN} more")
         if len(self.problems) > 1:
             lines.insert(0, f"the manifests have {len(self.problems)} problems:")
         remedy = "correct these lines and run the command again"
@@ -86,36 +89,46 @@ class Document:
                 return self.lines[path[:length]]
         return 1
 
-    def problem(self, path: FieldPath, message: str, line: int | None = None) -> None:
-        """Note that the field at `path` is wrong."""
+    def add_problem(self, path: FieldPath, message: str, line: int | None = None) -> None:
+        """Add a problem of the field at `path`."""
         self.problems.append(Problem(self.title, line or self.line(path), path, message))
 
-    def names(self, pattern: str) -> Iterator[tuple[FieldPath, str]]:
-        """The names at `metrics.*.held_by` by path: a value, the items of a list, the keys of a mapping."""
-        return _names(self.data, pattern.split("."), ())
+    def find_names(self, pattern: str) -> Iterator[tuple[FieldPath, str]]:
+        """Find the names at the places that a pattern such as `metrics.*.held_by` selects, each with its path.
+
+        A place gives one name if it has a value, the items of a list, or the keys of a mapping.
+        """
+        return _find_names(self.data, pattern.split("."), ())
 
     def require_known(self, pattern: str, kind: str, names: Collection[str]) -> None:
-        """Note each name at `pattern` that is not in `names`, with the nearest of these, or all if none is near."""
-        for path, name in self.names(pattern):
+        """Add a problem for each name at `pattern` that is not in `names`; `kind` says what the name is of.
+
+        The message suggests the nearest of `names`, or lists all of them if none is near.
+        """
+        for path, name in self.find_names(pattern):
             if name in names:
                 continue
             hint = f"known: {', '.join(sorted(names)) or 'none'}"
             close = nearest(name, names)
             if close is not None:
                 hint = f"did you mean '{close}'?"
-            self.problem(path, f"unknown {kind} '{name}'; {hint}")
+            self.add_problem(path, f"unknown {kind} '{name}'; {hint}")
 
     def require_unique(self, pattern: str, kind: str, first_uses: dict[str, FirstUse] | None = None) -> None:
-        """Note each name at `pattern` that occurs twice; `first_uses` has the names of files read before."""
+        """Add a problem for each name at `pattern` that occurs twice; `kind` says what the name is of.
+
+        Args:
+            first_uses: the names in files that were checked before; those of this file are added.
+        """
         if first_uses is None:
             first_uses = {}
-        for path, name in self.names(pattern):
+        for path, name in self.find_names(pattern):
             if name not in first_uses:
                 first_uses[name] = FirstUse(self, path)
                 continue
             first = first_uses[name]
             place = f"{first.document.title}:{first.document.line(first.path)}"
-            self.problem(path, f"'{name}' is already a {kind} in {place}")
+            self.add_problem(path, f"'{name}' is already a {kind} in {place}")
 
 
 class FirstUse(NamedTuple):
@@ -125,12 +138,12 @@ class FirstUse(NamedTuple):
     path: FieldPath
 
 
-def _names(node: Any, pattern: Sequence[str], path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
-    """The names below `node`, which is at `path`, that the rest of a pattern selects."""
+def _find_names(node: Any, pattern: Sequence[str], path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+    """Find the names that a pattern selects below `node`, which is at `path`."""
     if pattern:
         for step, inner in _children(node):
             if pattern[0] in ("*", str(step)):
-                yield from _names(inner, pattern[1:], (*path, step))
+                yield from _find_names(inner, pattern[1:], (*path, step))
     elif isinstance(node, dict):
         for key in node:
             yield (*path, key), key
@@ -142,7 +155,7 @@ def _names(node: Any, pattern: Sequence[str], path: FieldPath) -> Iterator[tuple
 
 
 def _children(node: Any) -> Iterable[tuple[Any, Any]]:
-    """Keys and values of a mapping, indexes and items of a list; none of anything else."""
+    """The keys and values of a mapping, or the indexes and items of a list; nothing for any other value."""
     if isinstance(node, dict):
         return node.items()
     if isinstance(node, list):
@@ -157,7 +170,7 @@ def read_document(path: Path, title: str) -> Document:
         content = read_input(path, TEXT_BYTES)
         document.text = content.decode("utf-8")
     except (OSError, ValueError) as error:
-        document.problem((), f"cannot be read: {error}", 1)
+        document.add_problem((), f"cannot be read: {error}", 1)
         return document
     with suppress(OSError, ValueError, FlagbenchError):
         document.data = json.loads(_cached_file(content).read_bytes())
@@ -169,7 +182,7 @@ def read_document(path: Path, title: str) -> Document:
     document.data = parsed.data
     document.lines = parsed.lines
     for fault in parsed.faults:
-        document.problem(fault.path, fault.message, fault.line)
+        document.add_problem(fault.path, fault.message, fault.line)
     if not document.problems:
         with suppress(OSError, FlagbenchError):  # a cache that cannot be written costs time and nothing else
             cached = _cached_file(content)

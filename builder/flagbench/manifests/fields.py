@@ -1,4 +1,7 @@
-"""What the types of manifests share: the types of their fields, and how they are compiled for images."""
+"""The types of fields that several manifests share, and the base class of manifests that are compiled for images.
+
+The patterns and bounds here become a part of the JSON Schemas, and are checked when a manifest is loaded.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ Scope = Literal["job", "node", "device"]
 
 
 def keys(names: Any, *required: str) -> Meta:
-    """That a mapping has no other keys than those of a Literal, and has those that are required."""
+    """Make the rule that a mapping has only keys of a Literal, and has those that are required."""
     rules: dict[str, Any] = {"propertyNames": {"enum": list(get_args(names))}}
     if required:
         rules["required"] = list(required)
@@ -61,18 +64,19 @@ def keys(names: Any, *required: str) -> Meta:
 
 
 class Manifest:
-    """What Case, DeviceModel and Stack have in common: the image side gets a copy."""
+    """The base class of Case, DeviceModel and Stack, of which images get a compiled copy."""
 
     raw: Mapping[str, Any]
+    """The manifest as JSON types."""
     HOST_ALONE: ClassVar[frozenset[str]] = frozenset()
-    """Keys of the manifest that no image reads."""
+    """Keys of the manifest that only the host reads."""
 
     @property
     def read_by_images(self) -> dict[str, Any]:
-        """The keys that the image side reads: a change of the others must not make new images."""
+        """The keys that the image side reads. A change of the others must not make new images."""
         return {key: field for key, field in self.raw.items() if key not in self.HOST_ALONE}
 
     @cached_property
     def compiled(self) -> str:
-        """The same as case.json or stacks/NAME.json: keys sorted, indented by one."""
+        """The text of case.json or stacks/NAME.json: these keys as JSON, sorted, indented by one space."""
         return json.dumps(self.read_by_images, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

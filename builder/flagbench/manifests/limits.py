@@ -1,9 +1,13 @@
-"""The limits of an acceptance as typed data: `manifests/limits.yaml`, and what a device's file overrides of them."""
+"""The limits of an acceptance as typed data: `manifests/limits.yaml`, and what a device's file overrides of them.
+
+An acceptance (`flagbench accept`) measures a machine, divides each number by a reference, and compares the ratio with
+a limit. The JSON Schema of limits.yaml is generated from these types.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
@@ -74,20 +78,21 @@ class LimitsManifest(Manifest):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
-def overridden(
+def override_limits(
     limits: Mapping[str, AcceptanceLimit], overrides: Mapping[str, LimitOverride]
 ) -> tuple[AcceptanceLimit, ...]:
-    """The limits for a device model, in the order of limits.yaml."""
-    return tuple(_overridden(limit, overrides.get(limit.id)) for limit in limits.values())
+    """Apply what a device model overrides, by the limit's id, to the limits; they stay in the order of
+    limits.yaml."""
+    return tuple(_override_limit(limit, overrides.get(limit.id)) for limit in limits.values())
 
 
-def _overridden(limit: AcceptanceLimit, override: LimitOverride | None) -> AcceptanceLimit:
+def _override_limit(limit: AcceptanceLimit, override: LimitOverride | None) -> AcceptanceLimit:
+    """Replace the fields of a limit that an override states."""
     if override is None:
         return limit
-    names = ("source", "inconclusive_below", "fail_below", "value", "seen")
     changes: dict[str, Any] = {}
-    for name in names:
-        change = getattr(override, name)
+    for field_of_override in fields(override):
+        change = getattr(override, field_of_override.name)
         if change is not None:
-            changes[name] = change
+            changes[field_of_override.name] = change
     return replace(limit, **changes)

@@ -1,4 +1,7 @@
-"""Everything in manifests/ read, validated, cross-checked and typed, or every problem at once."""
+"""Loads the folder manifests/ as a Catalog: cases, devices, stacks, claims and limits, checked and typed.
+
+Every command starts with `load_catalog`. If there are problems, it reports those of all files at once.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import NoReturn
 import msgspec
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.checks import check
+from flagbench.manifests.checks import check_manifests
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import Document, ManifestError, Problem, read_document
 from flagbench.manifests.limits import AcceptanceLimit, LimitsManifest
@@ -22,11 +25,13 @@ from flagbench.schema import shipped_manifests, violations
 from flagbench.system.files import expanded
 
 _MANIFESTS_VARIABLE = "FLAGBENCH_MANIFESTS"
+"""The environment variable that names another folder of manifests."""
 LIMITS_FILE = "limits.yaml"
+"""The file with the limits of an acceptance."""
 
 
-class _Unread(Mapping[str, Claim]):
-    """Claims that were not loaded: to use them is a programming error, and not an empty catalog."""
+class _UnreadClaims(Mapping[str, Claim]):
+    """Replaces the claims of a catalog that was loaded without them: to read it is a programming error."""
 
     def _refuse(self, *_: object) -> NoReturn:
         raise RuntimeError("the catalog was loaded without claims")
@@ -35,16 +40,18 @@ class _Unread(Mapping[str, Claim]):
 
 
 def manifests_root(root: Path | None = None) -> Path:
-    """The folder of manifests: `root`, else FLAGBENCH_MANIFESTS, else flagbench's own.
+    """Find the folder of manifests: `root`, else FLAGBENCH_MANIFESTS, else flagbench's own.
 
     Raises FlagbenchError (usage) if that is not a folder of manifests.
     """
-    folder, origin = root, "given was"
+    folder = root
+    origin = "given was"
     if folder is None:
         variable = os.environ.get(_MANIFESTS_VARIABLE, "")
         if not variable:
             return shipped_manifests()
-        folder, origin = expanded(variable), f"{_MANIFESTS_VARIABLE} names"
+        folder = expanded(variable)
+        origin = f"{_MANIFESTS_VARIABLE} names"
     if not (folder / "cases").is_dir():
         raise FlagbenchError(
             f"no manifests at {folder}: there is no cases/ in it ({origin} this folder)",
@@ -54,7 +61,7 @@ def manifests_root(root: Path | None = None) -> Path:
 
 
 def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Catalog:
-    """The manifests in `root`, else in FLAGBENCH_MANIFESTS, else flagbench's own.
+    """Load the manifests in `root`, else in FLAGBENCH_MANIFESTS, else flagbench's own.
 
     Args:
         claims: whether to read the claims too, which are two thirds of all manifests and grow with what is published;
@@ -74,7 +81,7 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
         published = _read_folder(folder, "claims", ClaimsManifest)
     workloads = _read_folder(folder, CATALOGUE, CatalogueCases, "cases")
     limits = _read_limits(folder)
-    check(cases, devices, stacks, published, workloads, limits)
+    check_manifests(cases, devices, stacks, published, workloads, limits)
     problems: list[Problem] = []
     for doc in (*cases, *devices, *stacks, *published, *workloads, limits):
         problems += doc.problems
@@ -86,7 +93,7 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
 
 
 def _workloads(documents: Sequence[Document]) -> Raw:
-    """The workloads of cases by name, in the one document that there is, or none."""
+    """The workloads of cases by name: the content of catalogue/cases.yaml, if there is such a file."""
     if not documents:
         return {}
     workloads: Raw = documents[0].data["cases"]
@@ -102,7 +109,13 @@ def _build_catalog(
     workloads: Raw,
     limits: Sequence[Raw],
 ) -> Catalog:
-    """The catalog of documents without problems; `published`: the claims, None if they are not loaded."""
+    """Build the catalog from documents without problems.
+
+    Args:
+        published: the claims; None if they are not loaded.
+        workloads: the model and the task of each case, by the case's name.
+        limits: the limits of an acceptance.
+    """
     stacks_by_name: dict[str, Stack] = {}
     cases_by_name: dict[str, Case] = {}
     for doc in cases:
@@ -122,13 +135,13 @@ def _build_catalog(
         cases=cases_by_name,
         devices=models,
         stacks=stacks_by_name,
-        claims=_Unread() if published is None else claims,
+        claims=_UnreadClaims() if published is None else claims,
         limits={limit.id: limit for limit in msgspec.convert(limits, tuple[AcceptanceLimit, ...])},
     )
 
 
 def _read_limits(folder: Path) -> Document:
-    """The limits of a folder of manifests; flagbench's own where it has none."""
+    """Read the limits of a folder of manifests, or flagbench's own if the folder has none."""
     path = folder / LIMITS_FILE
     if not path.exists():
         path = shipped_manifests() / LIMITS_FILE
@@ -136,7 +149,11 @@ def _read_limits(folder: Path) -> Document:
 
 
 def _read_folder(root: Path, name: str, model: type, stem: str | None = None) -> list[Document]:
-    """The manifests of a folder, or the one of it with a stem, checked against their type."""
+    """Read the manifests of the folder `name`, sorted, and check them against their type.
+
+    Args:
+        stem: the name of the only file to read, without `.yaml`; None: all files.
+    """
     documents = []
     for path in sorted((root / name).glob("*.yaml"), key=lambda path: path.stem):
         if stem in (None, path.stem):
@@ -145,19 +162,20 @@ def _read_folder(root: Path, name: str, model: type, stem: str | None = None) ->
 
 
 def read_manifest(path: Path, title: str, model: type) -> Document:
-    """A file, checked against the type of its manifest; `title` is its name in messages."""
+    """Read a file, and check it against the type of its manifest; `title` is its name in messages."""
     document = read_document(path, title)
     if document.problems:
         return document
     for field_path, message in violations(model, document.data):
-        document.problem(field_path, message)
+        document.add_problem(field_path, message)
     return document
 
 
 def _build_case(raw: Raw, path: Path, workloads: Raw, stacks: Mapping[str, Stack]) -> Case:
-    """A Case from its manifest's data, the groups in `depends_on` expanded to condition names.
+    """Build a Case from its manifest's data. The groups in `depends_on` are expanded to the names of conditions.
 
-    `stacks`: those of its catalog, which may be added after this call.
+    Args:
+        stacks: the stacks of its catalog; they may be added after this call.
     """
     metrics = []
     for metric in raw["metrics"]:
@@ -173,9 +191,11 @@ def _build_case(raw: Raw, path: Path, workloads: Raw, stacks: Mapping[str, Stack
 def build_stack(
     raw: Raw, path: Path, cases: Mapping[str, Case], devices: Mapping[str, DeviceModel] | None = None
 ) -> Stack:
-    """A Stack from its manifest's data; it runs every case of `cases` that neither side refuses.
+    """Build a Stack from its manifest's data.
 
-    `devices`: those of its catalog, of which it lists some.
+    Args:
+        cases: the cases of its catalog. The stack runs each one, unless the stack or the case excludes the other.
+        devices: the device models of its catalog; None: the stack gets no accelerators.
     """
     runs = []
     for name, case in sorted(cases.items()):

@@ -14,6 +14,12 @@ from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Base, Stack
 
 T = TypeVar("T")
+_MOST_NAMES = 5
+"""Most names that an error suggests, to fit one line of a terminal."""
+_MOST_SIMILAR_NAMES = 3
+"""Most names that are suggested because of a similar spelling, which is a weaker hint than a common part."""
+_SIMILARITY = 0.5
+"""How similar a spelling has to be, as difflib's ratio from 0 to 1. Its default of 0.6 misses short names."""
 
 
 class UnknownNameError(FlagbenchError):
@@ -21,7 +27,10 @@ class UnknownNameError(FlagbenchError):
 
 
 def catalog_get(by_name: Mapping[str, T], name: str, *, kind: str) -> T:
-    """`by_name[name]`; `kind` is `case`, `stack` or `claim`. Raises UnknownNameError (usage)."""
+    """Look up a name of the catalog; `kind` is `case`, `stack` or `claim`.
+
+    Raises UnknownNameError (usage), which suggests near names, if there is none of that name.
+    """
     if name in by_name:
         return by_name[name]
     remedy = f"`flagbench list {kind}s` shows every {kind}"
@@ -32,22 +41,24 @@ def catalog_get(by_name: Mapping[str, T], name: str, *, kind: str) -> T:
 
 
 def near_names(name: str, candidates: Collection[str]) -> list[str]:
-    """The candidates that begin with a name, else that contain it, else that are spelled like it; a few at most."""
+    """Find a few candidates that begin with a name, or else contain it, or else have a similar spelling."""
     beginning = [candidate for candidate in candidates if candidate.startswith(name.lower())]
     if beginning:
-        return beginning[:5]
-    if len(name) > 2:
+        return beginning[:_MOST_NAMES]
+    if len(name) > 2:  # One or two letters are contained in almost every name.
         containing = [candidate for candidate in candidates if name.lower() in candidate]
         if containing:
-            return containing[:5]
-    return difflib.get_close_matches(name, [*candidates], n=3, cutoff=0.5)
+            return containing[:_MOST_NAMES]
+    return difflib.get_close_matches(name, [*candidates], n=_MOST_SIMILAR_NAMES, cutoff=_SIMILARITY)
 
 
 def get_stack(name: str, catalog: Catalog) -> Stack:
-    """The stack of that name or alias, or with devices of that name. If it names devices, only these are left in it.
+    """Find the stack of that name or alias, or with devices of that name.
 
-    Of several stacks with such devices, the one with an alias that the name begins with: `a100-pcie` selects the
-    stack `a100`. Raises UnknownNameError (usage).
+    If the name is that of some of its devices, the result has only these as accelerators. If several stacks have such
+    devices, the one with an alias that the name begins with is taken: `a100-pcie` selects the stack `a100`.
+
+    Raises UnknownNameError (usage) if there is none.
     """
     stack = _find_stack(name, catalog)
     devices = devices_named(name, stack.accelerators)
@@ -57,6 +68,7 @@ def get_stack(name: str, catalog: Catalog) -> Stack:
 
 
 def _find_stack(name: str, catalog: Catalog) -> Stack:
+    """Find the stack with all of its devices; see `get_stack`."""
     by_name: dict[str, Stack] = {}
     for stack in catalog.stacks.values():
         by_name.update(dict.fromkeys(stack.names, stack))
@@ -68,18 +80,19 @@ def _find_stack(name: str, catalog: Catalog) -> Stack:
             return stack
     if candidates:
         return candidates[0]
+    # The error that follows suggests names of devices, too.
     for stack in catalog.stacks.values():
         by_name.update(dict.fromkeys([device.id for device in stack.accelerators], stack))
     return catalog_get(by_name, name, kind="stack")
 
 
 def devices_named(name: str, devices: Iterable[DeviceModel]) -> tuple[DeviceModel, ...]:
-    """The devices whose id is `name`, or begins with it up to a dash: `h100` names h100-sxm and h100-pcie."""
+    """Select the devices whose id is `name`, or begins with it up to a dash: `h100` names h100-sxm and h100-pcie."""
     return tuple(device for device in devices if f"{device.id}-".startswith(f"{name}-"))
 
 
 def device_reported_as(name: str, catalog: Catalog) -> DeviceModel | None:
-    """The device whose driver reports that name; None if no manifest has it."""
+    """Find the device whose driver reports that name; None if no manifest has it."""
     for device in catalog.devices.values():
         if device.has_name(name):
             return device
@@ -87,7 +100,7 @@ def device_reported_as(name: str, catalog: Catalog) -> DeviceModel | None:
 
 
 def require_base(stack: Stack) -> Base:
-    """The base of a stack's images. Raises UnknownNameError (usage) for a stack without images."""
+    """Return the base of a stack's images. Raises UnknownNameError (usage) for a stack without images."""
     if stack.base is None:
         remedy = "run it in a Python with a torch for its devices: `flagbench run CASE --via native`"
         raise UnknownNameError(f"the stack '{stack.name}' has no image", remedy=remedy)
@@ -95,9 +108,10 @@ def require_base(stack: Stack) -> Base:
 
 
 def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
-    """The case and the stack that `case:stack` names, like `distilbert:cpu`; see `get_stack`.
+    """Find the case and the stack that `case:stack` names, such as `distilbert:cpu`; see `get_stack`.
 
     A leading `flagbench/`, as in the image's name in a registry, is accepted.
+
     Raises UnknownNameError (usage) for a missing colon, an unknown name, or a stack without that case.
     """
     case_name, stack_name = case_and_stack(image)
@@ -107,18 +121,19 @@ def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
     case = catalog_get(catalog.cases, case_name, kind="case")
     stack = get_stack(stack_name, catalog)
     if case.name not in stack.runs:
-        able = [candidate.name for candidate in catalog.stacks.values() if case.name in candidate.runs]
-        why = stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name)
+        stacks = [candidate.name for candidate in catalog.stacks.values() if case.name in candidate.runs]
+        reason = stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name)
         raise UnknownNameError(
-            f"the stack '{stack.name}' does not run the case '{case.name}': {why}",
-            remedy=f"stacks that run it: {', '.join(able) or 'none yet'}",
+            f"the stack '{stack.name}' does not run the case '{case.name}': {reason}",
+            remedy=f"stacks that run it: {', '.join(stacks) or 'none yet'}",
         )
     return case, stack
 
 
 def _example_image(case_name: str, catalog: Catalog) -> str:
-    """An image of the case whose name is nearest, else of the first case."""
-    close = difflib.get_close_matches(case_name, [*catalog.cases], n=1, cutoff=0.5) or [*catalog.cases]
+    """Choose an image as an example: one of the case whose name is nearest, or else of the first case."""
+    names = [*catalog.cases]
+    close = difflib.get_close_matches(case_name, names, n=1, cutoff=_SIMILARITY) or names
     for name in image_names(catalog):
         if name.startswith(f"{close[0]}:"):
             return name
@@ -126,7 +141,7 @@ def _example_image(case_name: str, catalog: Catalog) -> str:
 
 
 def image_names(catalog: Catalog) -> list[str]:
-    """Every `case:stack` that exists, by the stacks' names and aliases, sorted."""
+    """List every `case:stack` that exists, with the names and the aliases of stacks, sorted."""
     names = []
     for stack in catalog.stacks.values():
         for case in stack.runs:

@@ -1,6 +1,8 @@
-"""Cases as typed data, from which their JSON Schema is generated; `rows`, `stack` and `device` have the others.
+"""Cases as typed data, and the catalog of all manifests.
 
-The limits of a value are in the type of its field; rules between fields or files are in `checks`.
+A case is one workload: a model, a dataset, a task and its metrics. Its JSON Schema is generated from the types here;
+those of claims, stacks and devices are in `rows`, `stack` and `device`. The bounds of a value are in the type of its
+field; rules between fields or files are in `checks`.
 """
 
 from __future__ import annotations
@@ -177,9 +179,10 @@ class PublishedFormula:
     """Other peaks that the publisher divides by, by the executed precision."""
 
     def peak_of(self, precision: str, device_peak: Number | None) -> Number | None:
-        """The peak that the publisher divides by for a run that executed this precision, FLOP/s.
+        """Find the peak that the publisher divides by for a run that executed this precision, FLOP/s.
 
-        `device_peak`: the device's own, the default.
+        Args:
+            device_peak: the peak of the device, which is taken if the publisher has none of its own.
         """
         if precision in self.peaks:
             return self.peaks[precision]
@@ -301,7 +304,11 @@ class Case(CaseManifest, Manifest):
     """All stacks of the catalog, by name."""
 
     def held_to(self, metrics: Iterable[Any]) -> Case:
-        """The case with the gate that decides against these metrics, of a claim or of a baseline."""
+        """Return the case with the gate that these metrics have, which are those of a claim or of a baseline.
+
+        The gate is the metric that decides a verdict. If they lack it, the first of `further_gates` that they have
+        replaces it.
+        """
         names = {metric.name for metric in metrics}
         for gate in (self.gate, *self.further_gates):
             if gate in names:
@@ -309,7 +316,7 @@ class Case(CaseManifest, Manifest):
         return self
 
     def metric(self, name: str) -> MetricSpec | None:
-        """The specification of a metric, or None if the case has none of that name."""
+        """Find the specification of a metric by its name; None if the case has no such metric."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric
@@ -324,7 +331,7 @@ class Case(CaseManifest, Manifest):
 
     @property
     def count_flops(self) -> Formula | None:
-        """The formula itself."""
+        """The function that counts the FLOPs; None if the case counts none."""
         if self.formula is None:
             return None
         return FORMULAS[self.formula]
@@ -343,7 +350,7 @@ class Case(CaseManifest, Manifest):
 
     @property
     def work_conditions(self) -> tuple[str, ...]:
-        """Conditions that say what was computed."""
+        """Conditions that say which work was computed."""
         return self.condition_groups.get("work", ())
 
 

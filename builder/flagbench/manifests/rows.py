@@ -1,8 +1,11 @@
-"""Published rows, and the readers of manifests/claims and manifests/catalogue.
+"""Published rows as typed data, and the readers of manifests/claims and manifests/catalogue.
 
-A claim is a row with the case that runs it; any other row is only cited. A file of the catalogue has the rows of one
-source, which its `# key: value` lines name: below the header each line is one value of a row, and the values of one
-row share its number. `published_rows` reads these files, and no command that does not need them.
+A published row is a benchmark result with its source, conditions and values. A claim is a row with the case that can
+reproduce it; any other row is only cited, and is in a CSV file of the catalogue.
+
+A file of the catalogue has the rows of one source, which its `# key: value` lines name. Below the header, each line
+is one value of a row, and the values of one row share its number. `published_rows` reads these files only when a
+command needs them.
 """
 
 from __future__ import annotations
@@ -48,16 +51,21 @@ if TYPE_CHECKING:
 CATALOGUE = "catalogue"
 """The folder of the rows that are only cited."""
 Raw = Mapping[str, Any]
+"""A section of a manifest as JSON types, checked against its schema."""
 Task = Literal["pretraining", "finetuning", "lora", "inference", "matmul", "other"]
 PrecisionLabel = Literal["fp32", "tf32", "fp16", "bf16", "amp", "fp8", "fp8-cs", "fp8-mx", "mxfp8", "fp4", "nvfp4"]
+_SHORT_COMMIT = 8
+"""Hexadecimal digits of a commit in a citation: enough to be unique in a project."""
 SPEEDS = (
     *("tokens_per_second_per_device", "mamf_bf16", "mamf_fp8", "p_core", "p_infer_core"),
     *("samples_per_second", "tokens_per_second"),
     *("output_tokens_per_second_per_device", "output_tokens_per_second"),
 )
-"""A row's speed is the first of these that it has."""
+"""The metrics that can be a row's speed. It is the first of these that the row has."""
 _BATCH = ("batch_size", "gradient_accumulation_steps")
+"""The conditions that a row's batch is made of."""
 _VERSIONS = ("torch", "cuda", "driver")
+"""The conditions that a claim's software is made of."""
 _COLUMNS = {
     "device": "device_model",
     "precision": "precision",
@@ -69,9 +77,9 @@ _COLUMNS = {
     "software": "software",
     "conditions": "remarks",
 }
-"""The condition that each of these columns of the catalogue states."""
+"""The condition that each of these columns of the catalogue states, by column."""
 _SHOWN_APART = (*_COLUMNS.values(), *_BATCH, *_VERSIONS, "model")
-"""Conditions that are no `remarks` of a claim."""
+"""Conditions that are shown by themselves, and therefore are not in the `remarks` of a claim."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ class PublishedValue:
 
 
 def printed_number(text: str) -> Decimal | None:
-    """`36.1%` as 0.361 and `0.0350` as 0.0350, every digit kept; None if the text is not a finite number."""
+    """Read a printed number with every digit: `36.1%` as 0.361 and `0.0350` as 0.0350; None if it is not finite."""
     try:
         number = Decimal(text.removesuffix("%").strip())
     except InvalidOperation:
@@ -169,7 +177,7 @@ class PublishedRow:
     anomalies: tuple[Anomaly, ...] = ()
 
     def metric(self, name: str) -> PublishedValue | None:
-        """A published value by the metric's name, or None if the row has none."""
+        """Find a published value by the metric's name; None if the row has none."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric
@@ -177,7 +185,7 @@ class PublishedRow:
 
     @property
     def speed(self) -> PublishedValue | None:
-        """The value that is compared between devices; None without one."""
+        """The value by which rows of different devices are compared; None if the row has none of SPEEDS."""
         for name in SPEEDS:
             speed = self.metric(name)
             if speed is not None:
@@ -185,14 +193,15 @@ class PublishedRow:
         return None
 
     def count(self, condition: str) -> int | None:
-        """A condition that is a number, such as `devices`; None if it is not published, or in words."""
+        """Read a condition that is an integer, such as `devices`; None if it is not published, or is given in
+        words."""
         number = self.conditions.get(condition)
         if not isinstance(number, int):
             return None
         return number
 
     def text(self, condition: str) -> str:
-        """A condition in the publisher's words; empty if it is not published."""
+        """Read a condition in the publisher's words; empty if it is not published."""
         words = self.conditions.get(condition, NOT_PUBLISHED)
         if words == NOT_PUBLISHED:
             return ""
@@ -210,27 +219,35 @@ class PublishedRow:
 
     @property
     def batch(self) -> str:
-        """The samples of a step: in the publisher's words, or of a claim as `32 / accumulated 2`."""
-        return " / accumulated ".join(self.text(name) for name in _BATCH if self.text(name))
+        """The samples of a step in the publisher's words, or in a claim such as `32 / accumulated 2`."""
+        texts = [self.text(name) for name in _BATCH]
+        return " / accumulated ".join(text for text in texts if text)
 
     @property
     def software(self) -> str:
-        """In the publisher's words, or of a claim its versions."""
+        """The software in the publisher's words, or the versions that a claim states."""
         versions = [f"{name} {self.text(name)}" for name in _VERSIONS if self.text(name)]
         return self.text("software") or ", ".join(versions)
 
     @property
     def remarks(self) -> str:
-        """All other conditions, in the publisher's words, or of a claim each after its name."""
-        others = [name for name in self.conditions if name not in _SHOWN_APART and self.text(name)]
-        return self.text("remarks") or "; ".join(f"{name} {self.text(name)}" for name in others)
+        """All other conditions: in the publisher's words, or in a claim each after its name."""
+        remarks = self.text("remarks")
+        if remarks:
+            return remarks
+        others = []
+        for name in self.conditions:
+            text = self.text(name)
+            if text and name not in _SHOWN_APART:
+                others.append(f"{name} {text}")
+        return "; ".join(others)
 
     @property
     def citation(self) -> str:
-        """Its project, file, section and commit."""
+        """The source in words: its project, file, section and commit."""
         commit = self.source.commit
-        if re.fullmatch("[0-9a-f]+", commit):
-            commit = commit[:8]
+        if re.fullmatch("[0-9a-f]+", commit):  # Otherwise it is the day on which a page was read.
+            commit = commit[:_SHORT_COMMIT]
         parts = (self.source.project, self.file or self.source.file, self.section, commit)
         return ", ".join(part for part in parts if part)
 
@@ -377,16 +394,24 @@ class CatalogueLine:
 
 
 COLUMNS = tuple(field.name for field in fields(CatalogueLine))
+"""The columns of a file of the catalogue."""
 
 
 def build_claim(claim: Raw, file: Raw, workload: Workload, devices: Mapping[str, DeviceModel]) -> Claim:
-    """A claim of a file, with what its claims share: the case, and the source if there is only one."""
+    """Build a claim from a row of a claims file.
+
+    Args:
+        claim: the row.
+        file: the whole file, which states the case, and the source or the sources of its rows.
+        workload: the model and the task of the case.
+        devices: the device models of the catalog, by id.
+    """
     sources = file.get("sources", {})
     # Every field is present, in its order: `flagbench list --json` prints them.
-    absent = dict.fromkeys(field.name for field in fields(PublishedValue))
+    empty_value = dict.fromkeys(field.name for field in fields(PublishedValue))
     metrics = []
     for metric in claim["metrics"]:
-        metrics.append({**absent, **metric, "source": sources.get(metric.get("source"))})
+        metrics.append({**empty_value, **metric, "source": sources.get(metric.get("source"))})
     raw: dict[str, Any] = {
         **claim,
         "case": file["case"],
@@ -406,7 +431,7 @@ def build_claim(claim: Raw, file: Raw, workload: Workload, devices: Mapping[str,
 
 @lru_cache(maxsize=1)
 def published_rows(catalog: Catalog) -> tuple[PublishedRow, ...]:
-    """Every claim of the catalog, then every row that is only cited, whose files are read now.
+    """Return every claim of the catalog, and then every row that is only cited, whose files are read now.
 
     Raises ManifestError (data) with every problem of these files.
     """
@@ -414,7 +439,7 @@ def published_rows(catalog: Catalog) -> tuple[PublishedRow, ...]:
 
 
 def read_catalogue(root: Path, devices: Mapping[str, DeviceModel]) -> tuple[PublishedRow, ...]:
-    """The rows of every file of the catalogue; `root` is the folder of manifests.
+    """Read the rows of every file of the catalogue; `root` is the folder of manifests.
 
     Raises ManifestError (data) with every problem of every file.
     """
@@ -431,7 +456,10 @@ def read_catalogue(root: Path, devices: Mapping[str, DeviceModel]) -> tuple[Publ
 
 
 def read_source(path: Path, title: str, devices: Mapping[str, DeviceModel]) -> list[PublishedRow]:
-    """The rows of a file of the catalogue; `title` is its name in messages. Raises ManifestError."""
+    """Read the rows of a file of the catalogue; `title` is its name in messages.
+
+    Raises ManifestError with every problem of the file.
+    """
     try:
         text = read_text(path)
     except OSError as error:
@@ -446,16 +474,16 @@ def read_source(path: Path, title: str, devices: Mapping[str, DeviceModel]) -> l
     except msgspec.ValidationError as error:
         raise ManifestError([Problem(title, 1, (), f"in the lines that begin with #: {error}")]) from None
     lines = parse_lines(text, title, devices)
-    words = {line.device for line in lines if line.device_id is None}
-    fitting = {word: fitting_devices(word, devices.values()) for word in words}
+    device_names = {line.device for line in lines if line.device_id is None}
+    fitting = {name: fitting_devices(name, devices.values()) for name in device_names}
     rows = []
     for number, row_lines in groupby(lines, lambda line: line.row):
-        rows.append(_build_cited(f"{path.stem}/{number}", source, list(row_lines), fitting))
+        rows.append(_build_cited_row(f"{path.stem}/{number}", source, list(row_lines), fitting))
     return rows
 
 
 def parse_lines(text: str, title: str, devices: Mapping[str, DeviceModel]) -> list[CatalogueLine]:
-    """The lines of a file of the catalogue. Raises ManifestError with every problem, by line."""
+    """Parse the lines of a file of the catalogue. Raises ManifestError with every problem, by line."""
     text_lines = text.splitlines()
     start = 0
     while start < len(text_lines) and text_lines[start].startswith("#"):
@@ -480,6 +508,7 @@ def parse_lines(text: str, title: str, devices: Mapping[str, DeviceModel]) -> li
 
 
 def _header_fault(header: set[str]) -> str | None:
+    """Say what is wrong with the columns of a header; None if nothing is."""
     if not header:
         return "there is no header"
     unknown = sorted(header - set(COLUMNS))
@@ -489,8 +518,8 @@ def _header_fault(header: set[str]) -> str | None:
 
 
 def _to_line(cells: Mapping[str, Any], devices: Mapping[str, DeviceModel]) -> CatalogueLine:
-    """The cells of a line by their columns, as its type. Raises msgspec.ValidationError."""
-    # The csv module has None as the column of surplus cells, and as the cell of missing ones.
+    """Convert the cells of a line, by column, to the line's type. Raises msgspec.ValidationError."""
+    # The csv module uses None as the column of surplus cells, and as the cell of a missing one.
     if None in cells or None in cells.values():
         raise msgspec.ValidationError("has not as many cells as the header")
     line: CatalogueLine = _convert(cells, CatalogueLine)
@@ -499,10 +528,17 @@ def _to_line(cells: Mapping[str, Any], devices: Mapping[str, DeviceModel]) -> Ca
     return line
 
 
-def _build_cited(
+def _build_cited_row(
     id: str, source: CatalogueSource, lines: Sequence[CatalogueLine], fitting: Mapping[str, tuple[str, ...]]
 ) -> PublishedRow:
-    """A row that is only cited, from its lines; `fitting`: ids of devices by the words that fit several or none."""
+    """Build a row that is only cited.
+
+    Args:
+        id: the name of its file and its number in it.
+        source: the source of the file.
+        lines: the lines of the row, one for each value; they differ only in metric, value and unit.
+        fitting: the ids of the devices that a publisher's name fits, by name, for lines without a `device_id`.
+    """
     first = lines[0]
     conditions: dict[str, Scalar] = {}
     for column, condition in _COLUMNS.items():
@@ -511,6 +547,9 @@ def _build_cited(
             conditions[condition] = cell
     if first.sequence.isdecimal():
         conditions["sequence_length"] = int(first.sequence)
+    may_be: tuple[str, ...] = ()
+    if first.device_id is None:
+        may_be = fitting[first.device]
     return PublishedRow(
         id=id,
         source=Source(source.project, f"https://github.com/{source.project}", source.path, source.commit, ""),
@@ -519,20 +558,23 @@ def _build_cited(
         model=first.model,
         task=first.task,
         device_id=first.device_id,
-        may_be=() if first.device_id else fitting[first.device],
+        may_be=may_be,
         conditions=conditions,
         metrics=tuple(_to_value(line) for line in lines),
     )
 
 
 def _to_value(line: CatalogueLine) -> PublishedValue:
+    """Convert a line to its value. The printed text is kept only if it is not the number's own."""
     number: Number = float(line.value)
     if line.value.isdecimal():
         number = int(line.value)
-    printed = None if str(number) == line.value else line.value
+    printed = None
+    if str(number) != line.value:
+        printed = line.value
     return PublishedValue(line.metric, number, line.unit, printed=printed)
 
 
 def _convert(cells: Mapping[str, Any], kind: type) -> Any:
-    """Text cells as a type; an empty cell counts as absent."""
+    """Convert cells of text, by column, to a type; an empty cell counts as absent."""
     return msgspec.convert({key: text for key, text in cells.items() if text != ""}, kind, strict=False)

@@ -1,4 +1,7 @@
-"""Configurations on the host: core's errors, missing keys, and the conditions of the reference preset."""
+"""Configurations of runs on the host: translates core's errors, fills in missing keys, reads the reference preset.
+
+A configuration is the preset of a case, resolved with the options of a run by flagbench_core.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from flagbench_core.config import ConfigError, schedule
 
 @contextmanager
 def config_errors() -> Iterator[None]:
-    """Raise core's ConfigError as FlagbenchError (usage)."""
+    """Turn core's ConfigError into FlagbenchError (usage)."""
     try:
         yield
     except ConfigError as error:
@@ -22,9 +25,10 @@ def config_errors() -> Iterator[None]:
 
 
 def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration, with the keys that it lacks from a preset.
+    """Return a configuration with the keys that it lacks, which are taken from a preset.
 
-    Where one has a section and the other a value, the preset's is taken: so every section of the preset is one.
+    If a key is a section in one and a value in the other, the preset's is taken, so that a caller can rely on the
+    sections of the preset.
     """
     complete = copy.deepcopy({**preset, **config})
     for key, in_preset in preset.items():
@@ -37,19 +41,20 @@ def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str,
 
 
 def reference_conditions(case: Case) -> dict[str, Any]:
-    """The sequence length and the batch of the reference preset, by the names of conditions; None if it has none.
+    """Read the sequence length and the batch of the reference preset, by the names of conditions.
 
-    A case that splits a batch calls its condition `batch_size` what the preset calls `micro_batch_size`.
+    A value is None if the preset does not set it. If a case splits its batches, its condition `batch_size` is the
+    preset's `micro_batch_size`.
     """
     preset = case.presets["reference"]
-    work = schedule(preset)
-    batch = work.get("batch_size")
-    accumulated = work.get("gradient_accumulation_steps")
-    if "micro_batch_size" in work:
-        batch = work["micro_batch_size"]
-        accumulated = work["batch_size"] // batch
+    section = schedule(preset)
+    batch_size = section.get("batch_size")
+    accumulation_steps = section.get("gradient_accumulation_steps")
+    if "micro_batch_size" in section:
+        batch_size = section["micro_batch_size"]
+        accumulation_steps = section["batch_size"] // batch_size
     return {
         "sequence_length": preset["data"].get("sequence_length"),
-        "batch_size": batch,
-        "gradient_accumulation_steps": accumulated,
+        "batch_size": batch_size,
+        "gradient_accumulation_steps": accumulation_steps,
     }

@@ -1,4 +1,8 @@
-"""A stack as typed data: how its images are made, and what its runs need."""
+"""A stack as typed data: how its images are made, and what its runs need.
+
+A stack is one vendor's software on a family of devices, such as a100-cuda11.8. The JSON Schema of manifests/stacks is
+generated from these types.
+"""
 
 from __future__ import annotations
 
@@ -207,12 +211,12 @@ class Stack(StackManifest, Manifest):
 
     @property
     def selector(self) -> str:
-        """What names it, and its chosen devices, in a command."""
+        """The name that selects the stack and its chosen devices on a command line."""
         return self.chosen or self.name
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and those that it can also be given by."""
+        """The stack's name and its aliases."""
         return (self.name, *self.aliases)
 
     @property
@@ -228,7 +232,10 @@ class Stack(StackManifest, Manifest):
         return self.device.kind
 
     def accelerator(self, reported: str) -> DeviceModel | None:
-        """The device model that a driver reports by this name; the whole name must match."""
+        """Find the device model that a driver reports by this name; None if the stack does not support it.
+
+        The whole name must match.
+        """
         for model in self.accelerators:
             if model.has_name(reported):
                 return model

@@ -42,7 +42,7 @@ def test_a_line_of_a_document_from_the_cache(tmp_path: Path, parsed: list[str]) 
     path.write_text(TEXT)
     read_document(path, "one.yaml")
     document = read_document(path, "one.yaml")
-    document.problem(("train", "batch_size"), "is too large")
+    document.add_problem(("train", "batch_size"), "is too large")
     assert document.problems[0].line == 2
     assert len(parsed) == 2
 
