@@ -62,6 +62,7 @@ class ManifestError(FlagbenchError):
 
 
 _READER = Path(__file__).with_name("yaml_reader.py")
+"""The code that reads YAML. A change of it makes the cache invalid."""
 
 
 @dataclass
@@ -72,18 +73,20 @@ class Document:
     title: str
     """The file's name in messages."""
     text: str = ""
+    """The text of the file; empty if it cannot be read."""
     data: Any = None
+    """The content as JSON types; incomplete if there are problems."""
     problems: list[Problem] = field(default_factory=list)
 
     @cached_property
     def lines(self) -> dict[FieldPath, int]:
-        """The line (from 1) of each field. Parses the file again if its data came from the cache."""
+        """The line (from 1) of each field, by path. The file is parsed again if its data came from the cache."""
         from flagbench.manifests.yaml_reader import parse_yaml  # slow to import, and rarely needed
 
         return parse_yaml(self.text).lines
 
     def line(self, path: FieldPath) -> int:
-        """The line (from 1) of a field, or of the nearest section around it that exists."""
+        """Find the line (from 1) of a field, or of the innermost section around it that exists."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
@@ -164,7 +167,7 @@ def _children(node: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def read_document(path: Path, title: str) -> Document:
-    """Read one YAML file, which messages call `title`. If it has `problems`, its `data` is incomplete."""
+    """Read one YAML file, which messages call `title`. If it cannot be read, or is not valid, it has problems."""
     document = Document(path, title)
     try:
         content = read_input(path, TEXT_BYTES)
@@ -192,7 +195,7 @@ def read_document(path: Path, title: str) -> Document:
 
 
 def _cached_file(content: bytes) -> Path:
-    """Where the data of a file of manifests is kept, named by its bytes and the code that reads them."""
+    """The path of a manifest's data in the user's cache; it depends on the manifest's bytes and the code that reads it."""
     digest = sha256(_READER.read_bytes())
     digest.update(content)
     return cache_folder() / "manifests" / f"{digest.hexdigest()}.json"

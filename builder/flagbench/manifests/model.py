@@ -296,10 +296,11 @@ class Case(CaseManifest, Manifest):
         )
     )
     raw: Mapping[str, Any]
-    """The whole manifest."""
+    """The whole manifest as JSON types."""
     path: Path
     workload: Workload
-    """As manifests/catalogue/cases.yaml calls it; a case that is not in it is a model of its own."""
+    """The model and the task of the case as manifests/catalogue/cases.yaml names them. For a case that is not in that
+    file, the model has the case's name."""
     stacks: Mapping[str, Stack] = field(default_factory=dict, repr=False, compare=False)
     """All stacks of the catalog, by name."""
 
@@ -356,12 +357,17 @@ class Case(CaseManifest, Manifest):
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """Everything in manifests/, loaded and checked. Hashed by identity, as the key of a cache."""
+    """Everything in manifests/, loaded and checked. It is hashed by identity, to be the key of a cache."""
 
     root: Path
+    """The folder of the manifests."""
     cases: Mapping[str, Case]
+    """The cases by name."""
     devices: Mapping[str, DeviceModel]
+    """The device models by id."""
     stacks: Mapping[str, Stack]
+    """The stacks by name."""
     claims: Mapping[str, Claim]
+    """The published rows that a case runs, by id."""
     limits: Mapping[str, AcceptanceLimit]
-    """Of an acceptance, by id."""
+    """The limits of an acceptance by id."""

@@ -115,13 +115,14 @@ class PublishedValue:
     value: Number
     unit: str
     scope: Scope | None = None
-    """Of a claim; in the catalogue the name of a metric says whether it is of a device."""
+    """Whether a claim's value is of the job, a node or a device. None in the catalogue, where the metric's name says
+    whether the value is of a device."""
     of: Number | None = None
-    """The total where a cell was printed as used/total."""
+    """The total, if a cell was printed as used/total."""
     printed: str | None = None
-    """The cell as it was printed, where that is not `value`: `80.52%`, `4.30`."""
+    """The cell as it was printed, such as `80.52%` or `4.30`; None if it was printed as `value`."""
     source: Source | None = None
-    """An earlier version of the table, whose value a later one removed; None for the row's own source."""
+    """The earlier version of the table that has the value, if a later version removed it; None: the row's source."""
 
     @property
     def digits(self) -> str:
@@ -158,21 +159,21 @@ class PublishedRow:
     """A published row: its source, the work and the device, its conditions and its values."""
 
     id: str
-    """Of a claim CASE/NAME; of a row that is only cited, the name of its file and its number in it."""
+    """The id of a claim, CASE/NAME; for a row that is only cited, the name of its file and its number in the file."""
     source: Source
     file: str = ""
-    """The file in which it stands, where its source names several."""
+    """The file of the source that has the row; empty if the source names only one file."""
     section: str = ""
-    """The part of that file."""
+    """The part of that file that has the row; empty if it is not divided."""
     model: str
-    """In one spelling for all sources."""
+    """The name of the model, in one spelling for all sources."""
     task: Task
     device_id: str | None = None
-    """Of manifests/devices; None where the publisher's word for the device fits several, or none."""
+    """The id of the device model in manifests/devices; None if the publisher's name for it fits several, or none."""
     may_be: tuple[str, ...] = ()
-    """Ids of the devices that match, if the row does not say which of them it is."""
+    """The ids of the device models that the publisher's name fits, if `device_id` is None."""
     conditions: Mapping[str, Scalar]
-    """By name, in the publisher's words; absent or `not published` where the publisher is silent."""
+    """The conditions by name, in the publisher's words. One that was not published is absent, or `not published`."""
     metrics: tuple[PublishedValue, ...]
     anomalies: tuple[Anomaly, ...] = ()
 
@@ -349,7 +350,7 @@ class ClaimsManifest:
 
 @dataclass(frozen=True)
 class CatalogueCases:
-    """What the files of the catalogue call the workload of each case."""
+    """The workload of each case, in the words of the catalogue's files: manifests/catalogue/cases.yaml."""
 
     VERSION: ClassVar[str] = "catalogue-cases/v1"
 
@@ -358,19 +359,19 @@ class CatalogueCases:
 
 @dataclass(frozen=True)
 class CatalogueSource:
-    """The lines of a catalogue file that begin with #."""
+    """The source of a catalogue file, from its lines that begin with #."""
 
     project: Word
-    """On GitHub."""
+    """The project on GitHub, OWNER/NAME."""
     commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
     path: Word
     license: Word
-    """As the project states it in its repository."""
+    """The licence that the project states in its repository."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueLine:
-    """One value of a row in a catalogue file. What is not published is empty."""
+    """One line of a catalogue file, which has one value of a row. A cell is empty if it was not published."""
 
     row: PositiveCount = 1
     """The number of the row in its file."""

@@ -200,9 +200,9 @@ class Stack(StackManifest, Manifest):
     """A stack of the catalog."""
 
     runs: tuple[str, ...]
-    """Every other case of the catalog that does not refuse this stack, sorted."""
+    """The names of the catalog's cases that run on this stack, sorted: all that neither side excludes."""
     raw: Mapping[str, Any]
-    """The manifest as it is compiled for the image side, with what that reads of the devices as `accelerators`."""
+    """The manifest as it is compiled for the image side; `accelerators` has what images read of the devices."""
     path: Path
     accelerators: tuple[DeviceModel, ...]
     """The devices themselves: all of `devices`, or those that `chosen` names."""
