@@ -195,7 +195,7 @@ def read_document(path: Path, title: str) -> Document:
 
 
 def _cached_file(content: bytes) -> Path:
-    """The path of a manifest's data in the user's cache; it depends on the manifest's bytes and the code that reads it."""
+    """The path in the cache of the data of a manifest, named by its bytes and by the code that reads them."""
     digest = sha256(_READER.read_bytes())
     digest.update(content)
     return cache_folder() / "manifests" / f"{digest.hexdigest()}.json"
