@@ -1,8 +1,10 @@
 """ReCoRD as a multi-token cloze task: the model's input, padded as by the publisher's loader.
 
-A choice is one row: `[CLS] passage query-with-[MASK] [PAD]`, then `<|startofpiece|> answer`. The targets of the
-second part are `answer <|endofpiece|>`. All of its tokens have the position of [MASK] in the first row of positions,
-and count from 1 in the second row, which is 0 in the first part. The rest up to T is 0.
+An example is a question with several choices. A choice is one sequence of tokens in two parts: part A, `[CLS] passage
+query-with-[MASK] [PAD]`, and `<|startofpiece|> answer`. The targets of the second part are `answer <|endofpiece|>`.
+
+Each token has two positions. In part A they are its column, and 0. In the second part they are the column of [MASK],
+and a count from 1. All arrays are 0 from the end of the second part up to the length T.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ class Example(NamedTuple):
 
     tokens: np.ndarray  # int64 [C, T]
     positions: np.ndarray  # int64 [C, 2, T]: position, block position
-    sep: np.ndarray  # int64 [C]: length of the first part, which every token may attend to
+    sep: np.ndarray  # int64 [C]: length of part A, which every token may attend to
     targets: np.ndarray  # int64 [C, T]
     target_mask: np.ndarray  # int64 [C, T]: 1 where a target counts
     answers: np.ndarray  # bool [C]: whether a choice is right; in training it is choice 0
@@ -30,25 +32,29 @@ class Example(NamedTuple):
 class ClozeSet(torch.utils.data.Dataset):
     """n examples of at most T tokens a choice.
 
-    choices [n] is the number of choices of each, lengths [sum of choices] the tokens of each choice without
-    padding (`sep` + `target_mask.sum()`), starts [n + 1] where an example's choices begin in lengths.
+    Attributes: `choices` [n], the number of choices of each example; `lengths` [sum of choices], the tokens of each
+    choice without padding (`sep` + `target_mask.sum()`); `starts` [n + 1], where an example's choices begin in
+    `lengths`.
     """
 
     def __init__(self, examples: Any, length: int, special: Special) -> None:
+        """`examples`: RaggedExamples or SyntheticExamples; `length`: T; `special`: the ids of the special tokens."""
         self.examples = examples
         self.length = length
         self.special = special
         self.choices = examples.choices
         self.lengths = examples.lengths
         self.starts = examples.starts
-        self._counting = np.arange(length + 1)
+        self._numbers = np.arange(length + 1)
 
     def __len__(self) -> int:
         return len(self.choices)
 
     def __getitem__(self, index: int) -> Example:
         contexts, masks, answers, right = self.examples.example(index)
-        count, length, counting = len(answers), self.length, self._counting
+        count = len(answers)
+        length = self.length
+        numbers = self._numbers
         tokens = np.zeros((count, length), dtype=np.int64)
         positions = np.zeros((count, 2, length), dtype=np.int64)
         targets = np.zeros((count, length), dtype=np.int64)
@@ -61,18 +67,18 @@ class ClozeSet(torch.utils.data.Dataset):
             tokens[row, :begin] = contexts[row]
             tokens[row, begin] = self.special.sop
             tokens[row, begin + 1 : last + 1] = answer
-            positions[row, 0, :begin] = counting[:begin]
+            positions[row, 0, :begin] = numbers[:begin]
             positions[row, 0, begin : last + 1] = masks[row]
-            positions[row, 1, begin : last + 1] = counting[1 : last + 2 - begin]
+            positions[row, 1, begin : last + 1] = numbers[1 : last + 2 - begin]
             targets[row, begin:last] = answer
             targets[row, last] = self.special.eop
             target_mask[row, begin : last + 1] = 1
         return Example(tokens, positions, sep, targets, target_mask, right, index)
 
     def f1(self, index: int, choice: int) -> float:
-        """F1 of one choice against the right answers of its example; overlap.py has the definition."""
+        """Return F1 of one choice, compared with the right answers of its example; overlap.py has the definition."""
         return self.examples.f1(index, choice)
 
     def digest(self) -> str:
-        """sha256 of the examples."""
+        """Return the sha256 of the examples."""
         return self.examples.digest()

@@ -9,9 +9,10 @@ Rules, as in THUDM's GLM (tasks/superglue): quotes and dashes become ASCII, and 
 training there is an example for every right answer; its choices are that answer and at most nine wrong entities drawn
 by Random(42). In evaluation there is one for every query, with all entities. Examples are sorted by their number of
 choices. A row is the passage, the query up to the placeholder, [MASK], and the rest of the query; if a row is too
-long for the model, the end of the passage is truncated. One rule differs from the publisher's: entities and right
-answers are in the order of the file. The publisher takes both from Python sets, so their order, and the choice of
-wrong entities, vary between runs.
+long for the model, the end of the passage is truncated.
+
+One rule differs from the publisher's: entities and right answers are in the order of the file. The publisher takes
+both from Python sets, so their order, and the choice of wrong entities, vary between runs.
 """
 
 from __future__ import annotations
@@ -25,67 +26,89 @@ from flagbench_cases.cases.glm.ragged import Builder, Special
 from flagbench_cases.prepare import json_lines
 from flagbench_cases.shared.errors import DataError
 
-STANDARD = {0x201C: '"', 0x201D: '"', 0x2018: "'", 0x2019: "'", 0x2013: "-"}
+ASCII_PUNCTUATION = {0x201C: '"', 0x201D: '"', 0x2018: "'", 0x2019: "'", 0x2013: "-"}
+"""The ASCII characters that replace typographic quotes and dashes, for str.translate."""
 PLACEHOLDER = "@placeholder"
+"""The blank in a query."""
 MAX_TRAINING_CHOICES = 10
 SHUFFLE_SEED = 42
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""The special tokens that the vocabulary must have."""
+FRAME = 4
+"""Tokens of a row that are from neither its texts nor its answer: [CLS], [MASK], [PAD] and <|startofpiece|>."""
 CHUNK = 512
+"""Texts that are encoded at a time, so that progress is reported often."""
 REMEDY = "download SuperGLUE's ReCoRD again, or correct the line"
 
 Report = Callable[[str, int, int], None]
+"""Called with the name of a phase, the amount done, and the total amount."""
+
+
+class Choices(NamedTuple):
+    """The choices of one example."""
+
+    entities: list[str]
+    right: list[bool]
+    """Whether each choice is a right answer."""
 
 
 class Query(NamedTuple):
-    """One example as text: `passage` is an index, `where` the line for messages, `answers` all right answers."""
+    """One example as text."""
 
     passage: int
+    """The index of its passage."""
     where: str
+    """FILE:LINE, for messages."""
     before: str
+    """The query up to the placeholder."""
     after: str
-    choices: list[str]
-    right: list[bool]
+    """The query after the placeholder."""
+    choices: Choices
     answers: list[str]
+    """All right answers of the query."""
 
 
 class Counts(NamedTuple):
     """Numbers about a set."""
 
     examples: int
-    truncated: int  # choices whose passage was truncated
-    unanswerable: int  # examples without a right choice
+    truncated: int
+    """Choices whose passage was truncated."""
+    unanswerable: int
+    """Examples without a right choice."""
 
 
-def standardised(text: str) -> str:
+def standardise(text: str) -> str:
     """Replace quotes and dashes by ASCII, one character each, so that the positions of entities stay valid."""
-    return text.translate(STANDARD)
+    return text.translate(ASCII_PUNCTUATION)
 
 
 def read_queries(path: str, training: bool) -> tuple[list[str], list[Query]]:
-    """The passages of a file, and its examples in the publisher's order. Raises DataError naming the line."""
+    """Read the passages of a file, and its examples in the publisher's order. Raises DataError naming the line."""
     passages: list[str] = []
     queries: list[Query] = []
     shuffler = Random(SHUFFLE_SEED)
     for line in json_lines.objects(path):
         where = line.where
-        text, entities = _passage(where, line.content)
-        for question in _list(where, line.content, "qas"):
-            query, answers = _question(where, question)
+        text, entities = _read_passage(where, line.content)
+        for question in _read_list(where, line.content, "qas"):
+            query, answers = _read_question(where, question)
             before, after = query.split(PLACEHOLDER)
-            for choices, right in _choices(entities, answers, training, shuffler):
-                if not choices:
+            for choices in _make_choices(entities, answers, training, shuffler):
+                if not choices.entities:
                     raise DataError(f"{where} has no entities to choose from", REMEDY)
-                queries.append(Query(len(passages), where, before.rstrip(), after, choices, right, answers))
+                queries.append(Query(len(passages), where, before.rstrip(), after, choices, answers))
             if not training and not answers:
                 raise DataError(f"{where}: a query has no answers", "use val.jsonl, which has answers")
         passages.append(text.replace("@highlight\n", "- "))
     if not queries:
         raise DataError(f"{path} has no examples", "download SuperGLUE's ReCoRD again")
-    queries.sort(key=lambda query: len(query.choices))
+    queries.sort(key=lambda query: len(query.choices.entities))
     return passages, queries
 
 
-def _list(where: str, parent: Any, key: str) -> list[dict[str, Any]]:
+def _read_list(where: str, parent: Any, key: str) -> list[dict[str, Any]]:
+    """Return the list of objects under a key of `parent`. Raises DataError if it is anything else."""
     objects = None
     if isinstance(parent, dict):
         objects = parent.get(key)
@@ -94,24 +117,26 @@ def _list(where: str, parent: Any, key: str) -> list[dict[str, Any]]:
     return objects
 
 
-def _text(where: str, parent: Any, key: str) -> str:
+def _read_text(where: str, parent: Any, key: str) -> str:
+    """Return the text under a key of `parent`, standardised. Raises DataError if it is anything else."""
     text = None
     if isinstance(parent, dict):
         text = parent.get(key)
     if not json_lines.is_text(text):
         raise DataError(f"{where}: {key} is not text", REMEDY)
-    return standardised(str(text))
+    return standardise(str(text))
 
 
-def _passage(where: str, line: Any) -> tuple[str, list[str]]:
-    """The text of a passage, and its distinct entities in order."""
+def _read_passage(where: str, line: Any) -> tuple[str, list[str]]:
+    """Return the text of a line's passage, and its distinct entities in order. Raises DataError."""
     passage = None
     if isinstance(line, dict):
         passage = line.get("passage")
-    text = _text(where, passage, "text")
-    entities: dict[str, None] = {}
-    for entity in _list(where, passage, "entities"):
-        start, end = entity.get("start"), entity.get("end")
+    text = _read_text(where, passage, "text")
+    entities: dict[str, None] = {}  # a set that keeps the order
+    for entity in _read_list(where, passage, "entities"):
+        start = entity.get("start")
+        end = entity.get("end")
         if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start <= end:
             raise DataError(f"{where}: an entity has no valid position", REMEDY)
         if start >= len(text):
@@ -120,32 +145,32 @@ def _passage(where: str, line: Any) -> tuple[str, list[str]]:
     return text, list(entities)
 
 
-def _question(where: str, question: dict[str, Any]) -> tuple[str, list[str]]:
-    query = _text(where, question, "query")
+def _read_question(where: str, question: dict[str, Any]) -> tuple[str, list[str]]:
+    """Return the text of a query, and its distinct right answers in order. Raises DataError."""
+    query = _read_text(where, question, "query")
     if query.count(PLACEHOLDER) != 1:
         raise DataError(f"{where}: a query does not have exactly one {PLACEHOLDER}", REMEDY)
     answers: list[dict[str, Any]] = []
     if question.get("answers") is not None:
-        answers = _list(where, question, "answers")
-    return query, list(dict.fromkeys(_text(where, answer, "text") for answer in answers))
+        answers = _read_list(where, question, "answers")
+    return query, list(dict.fromkeys(_read_text(where, answer, "text") for answer in answers))
 
 
-def _choices(
-    entities: list[str], answers: list[str], training: bool, shuffler: Random
-) -> Iterator[tuple[list[str], list[bool]]]:
+def _make_choices(entities: list[str], answers: list[str], training: bool, shuffler: Random) -> Iterator[Choices]:
+    """Return the choices of each example that a query makes: one in evaluation, one for each answer in training."""
     if not training:
-        yield entities, [entity in answers for entity in entities]
+        yield Choices(entities, [entity in answers for entity in entities])
         return
     for answer in answers:
         wrong = [entity for entity in entities if entity not in answers]
         if len(wrong) > MAX_TRAINING_CHOICES - 1:
             shuffler.shuffle(wrong)
             wrong = wrong[: MAX_TRAINING_CHOICES - 1]
-        yield [answer, *wrong], [True] + [False] * len(wrong)
+        yield Choices([answer, *wrong], [True] + [False] * len(wrong))
 
 
 def special_tokens(vocabulary: dict[str, int]) -> Special:
-    """The ids of the special tokens; GLM adds two after the vocabulary."""
+    """Return the ids of the special tokens; GLM adds two after the vocabulary."""
     size = len(vocabulary)
     return Special(vocabulary["[PAD]"], vocabulary["[CLS]"], vocabulary["[MASK]"], size, size + 1)
 
@@ -157,17 +182,26 @@ class Encoder:
         from tokenizers import BertWordPieceTokenizer
 
         self._tokenizer = BertWordPieceTokenizer(vocabulary, lowercase=True)
-        self._known: dict[str, list[int]] = {}
+        self._entity_ids: dict[str, list[int]] = {}
 
-    def many(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text."""
+    def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
-    def choice(self, text: str) -> list[int]:
-        """Ids of an entity, cached."""
-        if text not in self._known:
-            self._known[text] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return self._known[text]
+    def encode_entity(self, text: str) -> list[int]:
+        """Return the ids of an entity. They are cached, since entities repeat."""
+        if text not in self._entity_ids:
+            self._entity_ids[text] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._entity_ids[text]
+
+
+class Tokens(NamedTuple):
+    """Token ids of one example."""
+
+    passage: Sequence[int]
+    before: list[int]
+    after: list[int]
+    choices: list[list[int]]
 
 
 def build(
@@ -175,53 +209,55 @@ def build(
 ) -> Counts:
     """Read a file and add its examples, with at most `length` tokens per choice, to `builder`."""
     passages, queries = read_queries(path, training)
-    encoder, special = Encoder(vocabulary), special_tokens(vocabulary)
+    encoder = Encoder(vocabulary)
+    special = special_tokens(vocabulary)
     split = "train" if training else "eval"
-    encoded: list[Sequence[int]] = []
+    passage_ids: list[Sequence[int]] = []
     for first in range(0, len(passages), CHUNK):
-        encoded.extend(array("i", ids) for ids in encoder.many(passages[first : first + CHUNK]))
-        report(f"{split} passages", len(encoded), len(passages))
+        for ids in encoder.encode_texts(passages[first : first + CHUNK]):
+            passage_ids.append(array("i", ids))  # smaller than a list
+        report(f"{split} passages", len(passage_ids), len(passages))
     truncated = 0
+    unanswerable = 0
     for first in range(0, len(queries), CHUNK):
         chunk = queries[first : first + CHUNK]
-        befores = encoder.many([query.before for query in chunk])
-        afters = encoder.many([query.after for query in chunk])
+        befores = encoder.encode_texts([query.before for query in chunk])
+        afters = encoder.encode_texts([query.after for query in chunk])
         for query, before, after in zip(chunk, befores, afters):
-            answers = [encoder.choice(choice) for choice in query.choices]
-            truncated += _add(builder, special, length, query, encoded[query.passage], before, after, answers)
+            choices = [encoder.encode_entity(entity) for entity in query.choices.entities]
+            tokens = Tokens(passage_ids[query.passage], before, after, choices)
+            truncated += _add_example(builder, special, length, query, tokens)
+            if not any(query.choices.right):
+                unanswerable += 1
         report(f"{split} examples", first + len(chunk), len(queries))
-    return Counts(len(queries), truncated, sum(not any(query.right) for query in queries))
+    return Counts(len(queries), truncated, unanswerable)
 
 
-def _add(
-    builder: Builder,
-    special: Special,
-    length: int,
-    query: Query,
-    passage: Sequence[int],
-    before: list[int],
-    after: list[int],
-    answers: list[list[int]],
-) -> int:
+def _add_example(builder: Builder, special: Special, length: int, query: Query, tokens: Tokens) -> int:
     """Add an example to `builder`; returns the number of choices whose passage was truncated."""
+    query_length = len(tokens.before) + len(tokens.after)
     contexts: list[list[int]] = []
-    context, kept_before = [], -1
-    for answer in answers:  # an answer without tokens is scored only by its end token, as published
-        # 4: [CLS], [MASK], the [PAD] that ends part A, and <|startofpiece|>.
-        room = length - 4 - len(before) - len(after) - len(answer)
+    context: list[int] = []
+    context_passage_length = -1
+    truncated = 0
+    for choice in tokens.choices:  # a choice without tokens is scored only by its end token, as published
+        room = length - FRAME - query_length - len(choice)
         if room < 0:
             raise DataError(f"{query.where}: a query and its answer have more than {length} tokens", REMEDY)
-        kept = passage[:room]
-        if len(kept) != kept_before:
-            context = [special.cls, *kept, *before, special.mask, *after, special.pad]
-            kept_before = len(kept)
+        passage = tokens.passage[:room]
+        if len(passage) < len(tokens.passage):
+            truncated += 1
+        # Choices with equally long passages share one list, which the builder then stores once.
+        if len(passage) != context_passage_length:
+            context = [special.cls, *passage, *tokens.before, special.mask, *tokens.after, special.pad]
+            context_passage_length = len(passage)
         contexts.append(context)
-    words = [normalised_words(answer) for answer in query.answers]
+    answer_words = [normalised_words(answer) for answer in query.answers]
     builder.add(
         contexts,
         [context.index(special.mask) for context in contexts],
-        answers,
-        query.right,
-        [best_f1(normalised_words(choice), words) for choice in query.choices],
+        tokens.choices,
+        query.choices.right,
+        [best_f1(normalised_words(entity), answer_words) for entity in query.choices.entities],
     )
-    return sum(len(context) < len(passage) + len(before) + len(after) + 3 for context in contexts)
+    return truncated

@@ -1,4 +1,4 @@
-"""F1 of a choice against the right answers of its query, as defined by ReCoRD.
+"""Computes F1 of a choice, compared with the right answers of its query, as defined by ReCoRD.
 
 Exact match is the publisher's: the choice is one of the right answers as given (ReCoRD's script normalises both). F1
 counts tokens with repetitions; `same` is the number of tokens that the choice and one right answer have in common:
@@ -26,24 +26,25 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised_words(text: str) -> list[str]:
-    """The words of an answer that F1 counts."""
+    """Return the words of an answer that F1 counts."""
     return ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split()
 
 
 def text_of(pieces: Sequence[str]) -> str:
-    """The lower-case text of WordPieces; a piece that starts with ## continues the previous word."""
+    """Return the lower-case text of WordPieces; a piece that starts with ## continues the previous word."""
     return " ".join(pieces).replace(" ##", "")
 
 
 def token_f1(choice: Sequence[Hashable], answer: Sequence[Hashable]) -> float:
-    """F1 of two lists of tokens, 0 to 1."""
+    """Return F1 of two lists of tokens, from 0 to 1."""
     same = sum((Counter(choice) & Counter(answer)).values())
     if same == 0:
         return 0.0
-    precision, recall = same / len(choice), same / len(answer)
+    precision = same / len(choice)
+    recall = same / len(answer)
     return 2 * precision * recall / (precision + recall)
 
 
 def best_f1(choice: Sequence[Hashable], answers: Sequence[Sequence[Hashable]]) -> float:
-    """F1 of a choice against the answer that it fits best; 0 without answers."""
+    """Return F1 of a choice and the answer that it fits best; 0 without answers."""
     return max((token_f1(choice, answer) for answer in answers), default=0.0)

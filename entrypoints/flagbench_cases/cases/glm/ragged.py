@@ -24,7 +24,10 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
+from flagbench_cases.prepare.prepared_folder import PreparedFolder
+
 FORMAT = "glm-cloze/v1"
+"""The name and version of the format, which a prepared folder states."""
 DTYPES = {
     "contexts": np.int32,
     "context_starts": np.int64,
@@ -36,6 +39,7 @@ DTYPES = {
     "right": np.uint8,
     "f1": np.float32,
 }
+"""The arrays of the format, in the order in which their digest is computed."""
 
 
 class Special(NamedTuple):
@@ -45,7 +49,9 @@ class Special(NamedTuple):
     cls: int = 101
     mask: int = 103
     sop: int = 30522
+    """<|startofpiece|>"""
     eop: int = 30523
+    """<|endofpiece|>"""
 
 
 class Cloze(NamedTuple):
@@ -54,44 +60,60 @@ class Cloze(NamedTuple):
     contexts: list[np.ndarray]  # C x int32 [length of part A]; choices that share a context share the array
     masks: list[int]  # C x the position of [MASK] in the context
     answers: list[np.ndarray]  # C x int32 [length of the answer]
-    right: np.ndarray  # bool [C]
+    right: np.ndarray  # bool [C]: whether a choice is a right answer
+
+
+def choice_lengths(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the tokens of each choice without padding: context, <|startofpiece|> and answer, int64 [rows]."""
+    context_lengths = np.diff(arrays["context_starts"])
+    return context_lengths[arrays["rows"]] + np.diff(arrays["answer_starts"]) + 1
 
 
 class RaggedExamples:
-    """n examples in the arrays above."""
+    """n examples in the arrays of the format.
+
+    Attributes: `starts` [n + 1], the first choice of each example; `choices` [n], the number of its choices;
+    `lengths` [rows], the tokens of each choice.
+    """
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.arrays = arrays
         self.starts = arrays["example_starts"]
         self.choices = np.diff(self.starts)
-        context_lengths = np.diff(arrays["context_starts"])
-        # Tokens of a choice: context, <|startofpiece|>, answer.
-        self.lengths = context_lengths[arrays["rows"]] + np.diff(arrays["answer_starts"]) + 1
+        self.lengths = choice_lengths(arrays)
 
     def __len__(self) -> int:
         return len(self.choices)
 
     def example(self, index: int) -> Cloze:
-        """Example `index`."""
+        """Return example `index`."""
         arrays = self.arrays
-        first, last = int(self.starts[index]), int(self.starts[index + 1])
-        rows = arrays["rows"][first:last].tolist()
-        contexts, masks = {}, {}
-        for row in set(rows):
-            begin, end = arrays["context_starts"][row : row + 2].tolist()
-            contexts[row] = arrays["contexts"][begin:end]
-            masks[row] = int(arrays["masks"][row])
-        cuts = arrays["answer_starts"][first : last + 1].tolist()
-        answers = [arrays["answers"][part] for part in map(slice, cuts[:-1], cuts[1:])]
-        right = arrays["right"][first:last].astype(bool)
-        return Cloze([contexts[row] for row in rows], [masks[row] for row in rows], answers, right)
+        first = int(self.starts[index])
+        last = int(self.starts[index + 1])
+        context_numbers = arrays["rows"][first:last].tolist()
+        contexts: dict[int, np.ndarray] = {}
+        masks: dict[int, int] = {}
+        for number in set(context_numbers):
+            begin, end = arrays["context_starts"][number : number + 2].tolist()
+            contexts[number] = arrays["contexts"][begin:end]
+            masks[number] = int(arrays["masks"][number])
+        answer_starts = arrays["answer_starts"][first : last + 1].tolist()
+        answers = []
+        for begin, end in zip(answer_starts, answer_starts[1:]):
+            answers.append(arrays["answers"][begin:end])
+        return Cloze(
+            contexts=[contexts[number] for number in context_numbers],
+            masks=[masks[number] for number in context_numbers],
+            answers=answers,
+            right=arrays["right"][first:last].astype(bool),
+        )
 
     def f1(self, index: int, choice: int) -> float:
-        """The overlap stored for one choice of one example."""
+        """Return the overlap stored for one choice of one example."""
         return float(self.arrays["f1"][int(self.starts[index]) + choice])
 
     def digest(self) -> str:
-        """sha256 of the arrays."""
+        """Return the sha256 of the arrays."""
         hasher = hashlib.sha256()
         for name in DTYPES:
             hasher.update(name.encode("ascii"))
@@ -103,7 +125,9 @@ class Builder:
     """Builds the arrays from single examples."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, Any] = {name: array(code) for name, code in _CODES.items()}
+        self._columns: dict[str, Any] = {}
+        for name, dtype in DTYPES.items():
+            self._columns[name] = array(_TYPE_CODES[np.dtype(dtype).name])
         for name in ("context_starts", "answer_starts", "example_starts"):
             self._columns[name].append(0)
 
@@ -115,15 +139,18 @@ class Builder:
         right: Sequence[bool],
         f1: Sequence[float],
     ) -> None:
-        """Add an example; a context equal to that of the previous choice is stored once."""
+        """Add an example, whose arguments have an element for each choice.
+
+        A context equal to that of the previous choice is stored once.
+        """
         columns = self._columns
-        before = None
+        stored_context = None
         for context, mask, answer in zip(contexts, masks, answers):
-            if before is None or context != before:
+            if stored_context is None or context != stored_context:
                 columns["contexts"].extend(context)
                 columns["context_starts"].append(len(columns["contexts"]))
                 columns["masks"].append(mask)
-                before = context
+                stored_context = context
             columns["rows"].append(len(columns["masks"]) - 1)
             columns["answers"].extend(answer)
             columns["answer_starts"].append(len(columns["answers"]))
@@ -132,17 +159,16 @@ class Builder:
         columns["example_starts"].append(len(columns["rows"]))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays, without a copy."""
+        """Return the arrays, without a copy."""
         return {name: np.frombuffer(column, dtype=DTYPES[name]) for name, column in self._columns.items()}
 
 
-_CODES = {
-    name: {"int32": "i", "int64": "q", "uint8": "B", "float32": "f"}[np.dtype(t).name] for name, t in DTYPES.items()
-}
+_TYPE_CODES = {"int32": "i", "int64": "q", "uint8": "B", "float32": "f"}
+"""The type codes of Python's array module for numpy's types."""
 
 
 def file_name(split: str, name: str) -> str:
-    """The file that holds one array of a split, `train` or `eval`."""
+    """Return the name of the file with one array of a split, `train` or `eval`."""
     return f"{split}-{name}.npy"
 
 
@@ -152,7 +178,10 @@ def save(split: str, arrays: dict[str, np.ndarray], path: Callable[[str], str]) 
         np.save(path(file_name(split, name)), arrays[name], allow_pickle=False)
 
 
-def open_split(split: str, place: Any) -> RaggedExamples:
+def open_split(split: str, prepared: PreparedFolder) -> RaggedExamples:
     """Open the arrays of a split of a prepared folder, memory-mapped. Raises DataError."""
-    # np.asarray: the same memory; slicing a memmap object is five times slower.
-    return RaggedExamples({name: np.asarray(place.array(file_name(split, name))) for name in DTYPES})
+    arrays = {}
+    for name in DTYPES:
+        # np.asarray gives the same memory as a plain array: slicing a memmap object is five times slower.
+        arrays[name] = np.asarray(prepared.array(file_name(split, name)))
+    return RaggedExamples(arrays)
