@@ -20,11 +20,12 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 LAYER_NORM_EPSILON = 1e-5
-# Added to the scores of hidden columns: the lowest finite fp16 number, in every precision.
 HIDDEN = -65504.0
-# Scores of padding choices, in training and in evaluation.
+"""Added to the scores of hidden columns: the lowest finite fp16 number, in every precision."""
 PADDED_TRAINING = -1e4
+"""The score of padding choices in training."""
 PADDED_EVALUATION = -1e9
+"""The score of padding choices in evaluation."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,10 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def layer_norm(dim: int) -> nn.Module:
-    """apex's fused layer norm if apex and its extension can be imported, as in the publisher's code for NVIDIA,
-    MetaX, Iluvatar and Hygon devices; else torch's. The parameter names are the same."""
+    """Return a layer norm: apex's fused one if apex and its extension can be imported, else torch's.
+
+    The publisher's code for NVIDIA, MetaX, Iluvatar and Hygon devices uses apex's. The parameter names are the same.
+    """
     try:
         from apex.normalization import FusedLayerNorm
 
@@ -73,9 +76,9 @@ def layer_norm(dim: int) -> nn.Module:
 
 
 def block_mask(sep: Tensor, like: Tensor) -> Tensor:
-    """Which columns each row sees, [N, 1, T, T] of 1 and 0 in the dtype of `like` [N, T, ...].
+    """Return which columns each row sees: [N, 1, T, T] of 1 and 0 in the dtype of `like` [N, T, ...].
 
-    Part A (the columns before `sep` [N]) is visible to all rows; the rest is causal.
+    Part A (the columns before `sep` [N]) is visible to all rows. Of the others, a row sees those up to itself.
     """
     count, length = like.shape[:2]
     mask = like.new_ones((1, length, length)).tril().expand(count, -1, -1)
@@ -84,7 +87,7 @@ def block_mask(sep: Tensor, like: Tensor) -> Tensor:
 
 
 class OutputLinear(nn.Linear):
-    """A linear layer that adds its bias in a separate operator."""
+    """A linear layer that adds its bias in a separate operator, as published."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight) + self.bias
@@ -117,7 +120,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """[N, T, D] through four times the width and back."""
+    """The MLP of a layer: [N, T, D] to four times the width and back to [N, T, D]."""
 
     def __init__(self, config: GlmConfig) -> None:
         super().__init__()
@@ -218,15 +221,15 @@ class GlmForCloze(Glm):
 
 
 def mask_choices(scores: Tensor, choice_mask: Tensor, padded: float) -> Tensor:
-    """Scores [B, C] with those of padding choices (`choice_mask` 0) replaced by `padded`."""
-    return scores * choice_mask - -padded * (1.0 - choice_mask)
+    """Return the scores [B, C] with those of padding choices (`choice_mask` 0) replaced by `padded`."""
+    return scores * choice_mask - -padded * (1.0 - choice_mask)  # with the publisher's operators: a subtraction
 
 
 def cloze_loss(scores: Tensor, choice_mask: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy over the choices [B, C], nats; labels [B] are the right choices, in training all 0."""
+    """Return the mean cross-entropy over the choices [B, C], nats; `labels` [B] are the right ones, all 0."""
     return F.cross_entropy(mask_choices(scores, choice_mask, PADDED_TRAINING), labels)
 
 
 def config_from(section: dict[str, Any]) -> GlmConfig:
-    """The model configuration of a resolved `model` section."""
+    """Return the model configuration of a resolved `model` section."""
     return GlmConfig(**section)

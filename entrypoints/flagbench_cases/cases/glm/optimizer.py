@@ -31,6 +31,7 @@ class LossScaler:
     """
 
     FACTOR = 2.0
+    """The factor by which the scale is changed, as published."""
 
     def __init__(self, scale: float, window: int, hysteresis: int, minimum: float) -> None:
         self.scale = float(scale)
@@ -38,7 +39,7 @@ class LossScaler:
         self.hysteresis = hysteresis
         self.minimum = float(minimum)
         self._tolerance = hysteresis
-        """The scale is halved by an overflow when this is 1; an earlier overflow lowers it by one instead."""
+        """An overflow lowers it by one until it is 1, and from then on halves the scale."""
         self._steps = 0
         self._last_overflow_step = -1
 
@@ -70,21 +71,21 @@ class Schedule:
         self.floor = floor
 
     def rate(self, update: int) -> float:
-        """The learning rate of update number `update`, counted from 0."""
+        """Return the learning rate of update number `update`, counted from 0."""
         if self.warmup_updates > 0 and update <= self.warmup_updates:
             return self.peak * update / self.warmup_updates
         decayed = min(1.0, (update - self.warmup_updates) / self.decay_updates)
         return self.peak - self.peak * (1 - self.floor) * decayed
 
     def describe(self) -> str:
-        """The value of a claim's `schedule` condition."""
+        """Return the `schedule` condition, which is compared with that of a published result."""
         warmup = round(self.warmup_updates, 6)
         decay = round(self.decay_updates, 6)
         return f"linear warm-up {warmup:g} steps, then linear to {self.floor:g} over {decay:g} steps"
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups with and without weight decay, in this order.
+    """Return the parameter groups with and without weight decay, in this order.
 
     Biases are exempt. Gains of layer norms are not, since the publisher's rule does not recognise apex's layer norm.
     """
@@ -99,7 +100,7 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
 
 
 def adamw(groups: list[dict[str, Any]], rate: float) -> tuple[torch.optim.Optimizer, str]:
-    """AdamW for the groups, and the name of its implementation.
+    """Return AdamW for the groups, and the name of its implementation.
 
     On a device it is apex's if that can be imported, as published; otherwise torch's, fused if available.
     """
@@ -119,12 +120,12 @@ def adamw(groups: list[dict[str, Any]], rate: float) -> tuple[torch.optim.Optimi
 
 
 def has_overflowed(tensor: Tensor) -> bool:
-    """Whether a tensor has an infinity or NaN, determined by its sum in fp32; synchronises."""
+    """Return whether a tensor has an infinity or NaN, according to its sum in fp32; synchronises."""
     return not math.isfinite(float(tensor.float().sum()))
 
 
 def any_overflow(gradients: Iterable[Tensor], device: torch.device) -> bool:
-    """Whether any rank has an overflow.
+    """Return whether the gradients of any rank have an overflow.
 
     Synchronises for each tensor up to the first overflow, and once for the result of all ranks.
     """
@@ -174,7 +175,7 @@ class Optimizer:
         self.adamw, self.implementation = adamw(groups, schedule.rate(0))
 
     def _groups_to_update(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The groups that AdamW updates: of a module's `groups`, the same."""
+        """Return the groups that AdamW updates, given those of the module. A subclass may replace parameters."""
         return groups
 
     def backward(self, loss: Tensor) -> None:
@@ -194,7 +195,7 @@ class Optimizer:
         self.adamw.zero_grad()
 
     def facts(self) -> dict[str, Any]:
-        """Facts about the updates for the record."""
+        """Return facts about the updates for the record."""
         return {
             "adamw": self.implementation,
             "updates": self.updates,
@@ -222,7 +223,7 @@ class MasterOptimizer(Optimizer):
         super().__init__(module, schedule, weight_decay, clip_norm)
 
     def _groups_to_update(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The groups with an fp32 master copy in place of each parameter."""
+        """Return the groups with an fp32 master copy in place of each parameter, and add to `pairs`."""
         master_groups = []
         for group in groups:
             masters = [parameter.detach().clone().float().requires_grad_() for parameter in group["params"]]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
 from flagbench_cases.cases.glm import dataset_text, sparse_hdf5
 from flagbench_cases.cases.glm.data import EXPECTED, HDF5_FORM, JSONL_FORM, condition_of
-from flagbench_cases.cases.glm.ragged import FORMAT, Builder, Special, save
+from flagbench_cases.cases.glm.ragged import FORMAT, Builder, Special, choice_lengths, save
 from flagbench_cases.prepare import pickles
 from flagbench_cases.prepare.wordpiece import read_vocabulary
 from flagbench_cases.shared.errors import DataError, UsageError
@@ -21,6 +21,7 @@ WANTS = {
     "vocabulary": "vocab.txt of bert-large-uncased; needed for train.jsonl and val.jsonl, and with the HDF5 for F1 "
     "over words",
 }
+"""The sources that `prepare` takes, by option."""
 ARCHIVE = "the archive is on BAAI's model hub, behind a login"
 LICENCES = {
     "data": "ReCoRD is based on CNN and Daily Mail articles; whether it may be redistributed is unclear",
@@ -29,20 +30,39 @@ LICENCES = {
 }
 WEIGHTS_FORMAT = "glm-safetensors/v1"
 CHECKPOINT = "mp_rank_00_model_states.pt"
-# Lines of bert-large-uncased's vocab.txt; GLM adds two tokens after them.
 VOCABULARY_LINES = 30522
+"""Lines of bert-large-uncased's vocab.txt; GLM adds two tokens after them."""
 HDF5 = {"train": "train_hdf5/train_sparse.hdf5", "eval": "eval_hdf5/eval_sparse.hdf5"}
+"""The published files of the two sets."""
 JSONL = {"train": "train.jsonl", "eval": "val.jsonl"}
+"""SuperGLUE's files of the two sets."""
 DATA_FOLDERS = ("", "ReCoRD", "glm_train_eval_hdf5_sparse", "ReCoRD/glm_train_eval_hdf5_sparse")
+"""Where the sets may be in the folder given as --data."""
 CHECKPOINT_FOLDERS = ("", "200000", "blocklm-large-blank/200000")
+"""Where the checkpoint may be in the folder given as --weights."""
+NPY_HEADER_BYTES = 128
+"""The size of a .npy file in addition to its array."""
+SAFETENSORS_HEADER_BYTES = 2**16
+"""More than the size of model.safetensors in addition to its tensors."""
 
 Report = Callable[[str, int, int], None]
+"""Called with the name of a phase, the amount done, and the total amount."""
+
+
+class DataFiles(NamedTuple):
+    """The files of the training and the evaluation set."""
+
+    paths: dict[str, str]
+    """The path of each set, `train` and `eval`."""
+    published: bool
+    """Whether they are the published HDF5, rather than text."""
 
 
 def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
     """Convert both sets of `source` into `glm-cloze/v1` for a preset. Raises DataError."""
     paths, published = find_data(source)
     length = preset["data"]["sequence_length"]
+    special = Special()
     words = None
     if vocabulary is not None:
         words = published_vocabulary(vocabulary)
@@ -56,16 +76,16 @@ def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], wr
         writer.source(path)
         builder = Builder()
         if published:
-            counts[split] = sparse_hdf5.build(path, split == "train", Special(), length, builder, report, words)
+            counts[split] = sparse_hdf5.build(path, split == "train", special, length, builder, report, words)
         else:
             counts[split] = dataset_text.build(path, split == "train", words or {}, length, builder, report)
         sets[split] = builder.arrays()
     if vocabulary is not None:
         writer.source(vocabulary)
-    needed = 0
+    needed_bytes = 0
     for arrays in sets.values():
-        needed += sum(array.nbytes + 128 for array in arrays.values())
-    writer.need(needed)
+        needed_bytes += sum(array.nbytes + NPY_HEADER_BYTES for array in arrays.values())
+    writer.need(needed_bytes)
     for split, arrays in sets.items():
         save(split, arrays, writer.path)
     writer.format(FORMAT)
@@ -78,33 +98,37 @@ def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], wr
     writer.fact(
         form=form,
         sequence_length=length,
-        special=Special()._asdict(),
+        special=special._asdict(),
         f1_over=f1_over,
         data_condition=condition_of(form, examples),
         examples_expected=f"train {fewest} to {most}, eval {EXPECTED[form]['eval'][0]}",
         examples_found=f"train {examples['train']}, eval {examples['eval']}",
     )
     for split, numbers in counts.items():
-        writer.fact(**{split: _facts(numbers, sets[split], known_cuts=not published)})
+        # In the published files, passages are truncated already, and it is not known which.
+        truncated = None if published else numbers.truncated
+        writer.fact(**{split: _facts_of_set(numbers, sets[split], truncated)})
 
 
-def _facts(counts: dataset_text.Counts, arrays: dict[str, np.ndarray], known_cuts: bool) -> dict[str, Any]:
-    """Facts about a set: sizes, and how many passages were truncated, if known."""
+def _facts_of_set(
+    counts: dataset_text.Counts, arrays: dict[str, np.ndarray], truncated: int | None
+) -> dict[str, Any]:
+    """Return facts about a set: sizes, and the number of choices whose passage was truncated, if known."""
     choices = np.diff(arrays["example_starts"])
-    lengths = np.diff(arrays["context_starts"])[arrays["rows"]] + np.diff(arrays["answer_starts"]) + 1
+    lengths = choice_lengths(arrays)
     return {
         "examples": counts.examples,
         "choices": len(arrays["rows"]),
         "mean_choices": round(float(choices.mean()), 3),
         "most_choices": int(choices.max()),
         "mean_length": round(float(lengths.mean()), 2),
-        "choices_with_cut_passage": counts.truncated if known_cuts else None,
+        "choices_with_cut_passage": truncated,
         "examples_without_right_choice": counts.unanswerable,
     }
 
 
-def find_data(source: str) -> tuple[dict[str, str], bool]:
-    """The files of both sets in `source`, and whether they are the published HDF5. Raises DataError."""
+def find_data(source: str) -> DataFiles:
+    """Find the files of both sets in the folder `source`. Raises DataError."""
     if not os.path.isdir(source):
         raise DataError(f"there is no folder {source}", f"set --data to {WANTS['data']}")
     for names, published in ((HDF5, True), (JSONL, False)):
@@ -112,7 +136,7 @@ def find_data(source: str) -> tuple[dict[str, str], bool]:
             paths = {split: os.path.join(source, folder, name) for split, name in names.items()}
             missing = [path for path in paths.values() if not os.path.exists(path)]
             if not missing:
-                return paths, published
+                return DataFiles(paths, published)
             if len(missing) < len(paths):
                 raise DataError(f"{missing[0]} does not exist", "both sets are needed")
     raise DataError(f"{source} has neither {HDF5['train']} nor {JSONL['train']}", f"set --data to {WANTS['data']}")
@@ -121,7 +145,7 @@ def find_data(source: str) -> tuple[dict[str, str], bool]:
 def published_vocabulary(path: str) -> dict[str, int]:
     """Read the vocabulary that the checkpoint was trained with. Raises DataError for a different one."""
     words = read_vocabulary(path, dataset_text.SPECIAL_TOKENS)
-    if len(words) != VOCABULARY_LINES:  # its tokens are distinct: as many as its lines
+    if len(words) != VOCABULARY_LINES:  # tokens are distinct, so there is one for each line
         raise DataError(
             f"{path} has {len(words)} tokens, not {VOCABULARY_LINES}",
             "use the vocab.txt of bert-large-uncased",
@@ -147,7 +171,8 @@ def prepare_weights(source: str, preset: dict[str, Any], writer: Any, report: Re
         # Copied, since safetensors cannot store tensors that share memory.
         tensors[name] = state[name].detach().clone().contiguous()
         report("tensors", done, len(shapes))
-    writer.need(sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + 2**16)
+    tensor_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    writer.need(tensor_bytes + SAFETENSORS_HEADER_BYTES)
     save_file(tensors, writer.path("model.safetensors"), metadata={"format": "pt"})
     writer.format(WEIGHTS_FORMAT)
     writer.fact(
@@ -158,7 +183,7 @@ def prepare_weights(source: str, preset: dict[str, Any], writer: Any, report: Re
 
 
 def find_checkpoint(source: str) -> str:
-    """The checkpoint file that `source` is or holds. Raises DataError."""
+    """Return `source` if it is a file, else the checkpoint file in this folder. Raises DataError."""
     if os.path.isfile(source):
         return source
     for folder in CHECKPOINT_FOLDERS:
@@ -169,7 +194,7 @@ def find_checkpoint(source: str) -> str:
 
 
 def expected_shapes(model: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors of a model, in the published checkpoint and in prepared weights."""
+    """Return the shapes of a model's tensors by name, in the published checkpoint and in prepared weights."""
     dim = model["dim"]
     shapes: dict[str, tuple[int, ...]] = {
         "word_embeddings.weight": (model["vocab_size"], dim),
@@ -192,7 +217,7 @@ def expected_shapes(model: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def check_state(path: str, state: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise DataError if a tensor is missing, has a different shape or is not floating point."""
+    """Raise DataError if a tensor of `state` is missing, has a different shape or is not floating point."""
     remedy = "use the checkpoint blocklm-large-blank that was published for this case"
     missing: list[str] = [name for name in shapes if name not in state]
     if missing:

@@ -1,10 +1,12 @@
-"""GLM on ReCoRD as in FlagPerf's code.
+"""Trains GLM on ReCoRD with the operators, the order and the synchronisations of FlagPerf's code, the publisher's.
 
-Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
+The loop in flagbench_cases.rank calls the methods of GlmWorkload and times them. Unusual choices are the publisher's
+and are listed under `quirks` in the case manifest.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Iterable, Iterator
 
@@ -27,9 +29,10 @@ from flagbench_cases.engines.data_parallel import data_parallel
 from flagbench_cases.shared.errors import DataError
 from flagbench_core import flops
 
-# Number of candidates evaluated at a time.
 SEGMENT = 10
+"""Choices of an example evaluated at a time, as published."""
 OPTIMIZER = "AdamW(betas=%g/%g, eps=%g, weight_decay=%g)%s, clip %.1f"
+"""The `optimizer` condition."""
 DROPOUTS = ("dropout", "attention_dropout", "embedding_dropout")
 F1_NOTE = "mean over examples of the chosen candidate's F1, over %s"
 
@@ -39,7 +42,7 @@ class EvaluationOrder(Sampler):
 
     def __init__(self, examples: int, rank: int, world: int) -> None:
         self.examples = examples
-        share = -(-examples // world)
+        share = -(-examples // world)  # rounded up
         self.positions = [rank + world * i for i in range(share)]
 
     def __len__(self) -> int:
@@ -48,9 +51,21 @@ class EvaluationOrder(Sampler):
     def __iter__(self) -> Iterator[int]:
         return iter(position % self.examples for position in self.positions)
 
-    def counts(self, first: int, size: int) -> list[bool]:
-        """For each of `size` examples from `first` on, whether it is not a repetition."""
-        return [position < self.examples for position in self.positions[first : first + size]]
+    def is_repeated(self, number: int) -> bool:
+        """Return whether this rank's example number `number` is a repetition."""
+        return self.positions[number] >= self.examples
+
+
+@dataclasses.dataclass
+class EvaluationSums:
+    """Sums over the evaluation set. Floats, because they are added over ranks as one tensor."""
+
+    right: float = 0.0
+    f1: float = 0.0
+    examples: float = 0.0
+    right_with_repeats: float = 0.0
+    """As the publisher counts, who includes repeated examples."""
+    examples_with_repeats: float = 0.0
 
 
 class GlmWorkload(TrainWorkload):
@@ -64,7 +79,8 @@ class GlmWorkload(TrainWorkload):
 
     def setup(self) -> None:
         context, config = self.context, self.config
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
         self._check_length()
         torch.manual_seed(config["seed"])  # the same initial weights on every rank
         self.sets = dataset.load(config["data"], config["model"], context.data, config["seed"])
@@ -84,7 +100,9 @@ class GlmWorkload(TrainWorkload):
         self._make_loaders()
 
     def _check_length(self) -> None:
-        length, positions = self.config["data"]["sequence_length"], self.config["model"]["positions"]
+        """Raise DataError if the model has too few positions for the sequences."""
+        length = self.config["data"]["sequence_length"]
+        positions = self.config["model"]["positions"]
         if length >= positions:
             raise DataError(
                 f"sequences of {length} tokens need {length + 1} positions, but the model has {positions}",
@@ -96,7 +114,7 @@ class GlmWorkload(TrainWorkload):
         self.schedule = Schedule(
             train["learning_rate"], train["decay_steps"], train["warmup_share"], train["final_share"]
         )
-        rest = (self.schedule, train["weight_decay"], train["clip_norm"])
+        settings = (self.schedule, train["weight_decay"], train["clip_norm"])
         if self.half:
             scaler = LossScaler(
                 train["loss_scale"],
@@ -104,11 +122,11 @@ class GlmWorkload(TrainWorkload):
                 train["loss_scale_hysteresis"],
                 train["loss_scale_min"],
             )
-            self.optimizer: Optimizer = MasterOptimizer(self.module, *rest, scaler)
+            self.optimizer: Optimizer = MasterOptimizer(self.module, *settings, scaler)
         else:
-            self.optimizer = Optimizer(self.module, *rest)
-        self._not_finite = 0
-        self._updated = True
+            self.optimizer = Optimizer(self.module, *settings)
+        self._not_finite_losses = 0
+        self._last_step_updated = True
 
     def _make_loaders(self) -> None:
         config, context, sets = self.config, self.context, self.sets
@@ -152,73 +170,83 @@ class GlmWorkload(TrainWorkload):
         if math.isfinite(value):
             self.optimizer.backward(loss)
             self.context.probe.backward_done()
-            self._updated = self.optimizer.update()
+            self._last_step_updated = self.optimizer.update()
         else:
-            self._updated = False
-            self._not_finite += 1
+            self._last_step_updated = False
+            self._not_finite_losses += 1
         return value
 
     def after_step(self) -> None:
-        """The publisher's logging: after its clocks have stopped it formats and reads this device's loss, which waits
-        for the update."""
+        """Repeat the publisher's logging: after its clocks have stopped, it formats and reads this device's loss.
+
+        Both wait for the update.
+        """
         str(self._loss)
         self._loss.item()
 
     def scaler_skipped(self) -> bool:
-        return self.config["precision"] == "fp16" and not self._updated
+        return self.half and not self._last_step_updated
 
     def work(self, batch: dataset.Batch) -> Work:
         model = self.config["model"]
         samples, choices, length = batch.tokens.shape
         sequences = samples * choices
         # With numpy, since torch operators would be counted as part of the step.
-        mask, target_mask, sep = (part.numpy() for part in (batch.choice_mask, batch.target_mask, batch.sep))
-        targets = target_mask.sum(2)  # [B, C]
-        lengths = (sep + targets) * mask
+        mask = batch.choice_mask.numpy()  # [B, C]
+        targets = batch.target_mask.numpy().sum(2)  # [B, C]
+        lengths = (batch.sep.numpy() + targets) * mask
         executed = flops.glm(model, flops.batch_of(sequences, length))
         # Useful: the choices that a sample has, each with a copy of the passage, and the positions that count.
         squared = int((lengths.astype(np.float64) ** 2).sum())
         unpadded = flops.Batch(sequences, int(lengths.sum()), squared, int((targets * mask).sum()))
         recomputed = executed.layers if model["recompute"] else 0
         return Work(
-            samples,
-            self.config["train"]["batch_size"],
-            batch.tokens.numel(),
-            int(batch.useful.numpy().sum()),
-            float(executed.executed),
-            float(flops.glm(model, unpadded).executed),
-            float(recomputed),
+            samples=samples,
+            published_samples=self.config["train"]["batch_size"],
+            tokens=batch.tokens.numel(),
+            tokens_useful=int(batch.useful.numpy().sum()),
+            flops_executed=float(executed.executed),
+            flops_useful=float(flops.glm(model, unpadded).executed),
+            flops_recomputed=float(recomputed),
         )
 
     def evaluate(self, last: bool) -> Evaluation:
         self.module.eval()
-        spool, evaluation = self.context.spool, self.sets.evaluation
-        totals = [0.0] * 5  # right, F1 and examples without repetitions; right and examples with repetitions
+        sums = EvaluationSums()
         done = 0
         with torch.no_grad():
             for index, batch in enumerate(self.eval_loader):
-                chosen = self._choose(batch)
-                for counts, row, choice in zip(self.order.counts(done, len(chosen)), range(len(chosen)), chosen):
-                    right = float(batch.answers[row, choice])
-                    totals[3] += right
-                    totals[4] += 1
-                    if counts:
-                        totals[0] += right
-                        totals[1] += evaluation.f1(int(batch.index[row]), choice)
-                        totals[2] += 1
-                done += len(chosen)
-                spool.progress(index + 1, len(self.eval_loader))
+                choices = self._choose(batch)
+                self._add_choices(sums, batch, choices, done)
+                done += len(choices)
+                self.context.spool.progress(index + 1, len(self.eval_loader))
         self.module.train()
-        shared = torch.tensor(totals, dtype=torch.float64, device=self.device)
+        shared = torch.tensor(dataclasses.astuple(sums), dtype=torch.float64, device=self.device)
         if self.context.world > 1:
             dist.all_reduce(shared)
-        right, f1, examples, published_right, published_examples = shared.tolist()
-        published = published_right / published_examples
-        extra = [measure("f1", f1 / examples, "fraction", F1_NOTE % self.sets.f1_over)]
-        return Evaluation(right / examples, published, int(examples), deciding=published, extra=extra)
+        total = EvaluationSums(*shared.tolist())
+        published = total.right_with_repeats / total.examples_with_repeats
+        return Evaluation(
+            accuracy=total.right / total.examples,
+            published_accuracy=published,
+            counted=int(total.examples),
+            deciding=published,
+            extra=[measure("f1", total.f1 / total.examples, "fraction", F1_NOTE % self.sets.f1_over)],
+        )
+
+    def _add_choices(self, sums: EvaluationSums, batch: dataset.Batch, choices: list[int], first: int) -> None:
+        """Add the chosen answers of a batch to the sums. `first`: the number of its first example on this rank."""
+        for row, choice in enumerate(choices):
+            right = float(batch.answers[row, choice])
+            sums.right_with_repeats += right
+            sums.examples_with_repeats += 1
+            if not self.order.is_repeated(first + row):
+                sums.right += right
+                sums.f1 += self.sets.evaluation.f1(int(batch.index[row]), choice)
+                sums.examples += 1
 
     def _choose(self, batch: dataset.Batch) -> list[int]:
-        """The choice with the highest score of each example, never a padding choice."""
+        """Return the choice with the highest score of each example, never a padding choice."""
         batch = self.to_device(batch)
         inputs = (batch.tokens, batch.positions, batch.sep, batch.targets, batch.target_mask)
         pieces = [
@@ -231,9 +259,30 @@ class GlmWorkload(TrainWorkload):
     def training_facts(self) -> dict[str, Any]:
         norm = type(self.module.transformer.final_layernorm)
         kernels = {"layer_norm": "torch" if norm is torch.nn.LayerNorm else "apex"}
-        return dict(self.optimizer.facts(), **kernels, losses_not_finite=self._not_finite)
+        return dict(self.optimizer.facts(), **kernels, losses_not_finite=self._not_finite_losses)
 
     def describe(self) -> dict[str, Any]:
+        config, sets = self.config, self.sets
+        facts: dict[str, Any] = {}
+        if config["data"]["source"] != "synthetic":
+            facts["chance"] = guessing_accuracy(sets.evaluation)
+        facts["conditions"] = self._conditions()
+        facts["data"] = {
+            "train_examples": len(sets.train),
+            "eval_examples": len(sets.evaluation),
+            "train_sha256": sets.train.digest(),
+            "eval_sha256": sets.evaluation.digest(),
+            "mean_choices": float(sets.train.choices.mean()),
+            "eval_mean_choices": float(sets.evaluation.choices.mean()),
+            "mean_length": float(sets.train.lengths.mean()),
+            "f1_over": sets.f1_over,
+            "weights": self.weights_digest,
+        }
+        facts["parameters"] = sum(parameter.numel() for parameter in self.module.parameters())
+        return facts
+
+    def _conditions(self) -> dict[str, Any]:
+        """Return the facts that are compared with the conditions of a published result."""
         config, sets = self.config, self.sets
         train, model = config["train"], config["model"]
         cadence = "every epoch"
@@ -242,44 +291,26 @@ class GlmWorkload(TrainWorkload):
         if config["eval"]["initial"]:
             cadence += ", first before training"
         masters = ", fp32 masters" if self.half else ""
-        guessing = {}
-        if config["data"]["source"] != "synthetic":
-            guessing["chance"] = chance(sets.evaluation)
         return {
-            **guessing,
-            "conditions": {
-                "model": model["name"],
-                "sequence_length": config["data"]["sequence_length"],
-                "batch_size": train["batch_size"],
-                "choices": sets.choices_condition,
-                "recompute": model["recompute"],
-                "optimizer": OPTIMIZER % (*BETAS, EPSILON, train["weight_decay"], masters, train["clip_norm"]),
-                "dropout": "/".join(f"{model[name]:g}" for name in DROPOUTS),
-                "workers": config["data"]["workers"],
-                "evaluation_cadence": cadence,
-                "eval_batch_size": config["eval"]["batch_size"],
-                "learning_rate": train["learning_rate"],
-                "schedule": self.schedule.describe(),
-                "data": sets.condition,
-                "weights": config["weights"],
-            },
-            "data": {
-                "train_examples": len(sets.train),
-                "eval_examples": len(sets.evaluation),
-                "train_sha256": sets.train.digest(),
-                "eval_sha256": sets.evaluation.digest(),
-                "mean_choices": float(sets.train.choices.mean()),
-                "eval_mean_choices": float(sets.evaluation.choices.mean()),
-                "mean_length": float(sets.train.lengths.mean()),
-                "f1_over": sets.f1_over,
-                "weights": self.weights_digest,
-            },
-            "parameters": sum(p.numel() for p in self.module.parameters()),
+            "model": model["name"],
+            "sequence_length": config["data"]["sequence_length"],
+            "batch_size": train["batch_size"],
+            "choices": sets.choices_condition,
+            "recompute": model["recompute"],
+            "optimizer": OPTIMIZER % (*BETAS, EPSILON, train["weight_decay"], masters, train["clip_norm"]),
+            "dropout": "/".join(f"{model[name]:g}" for name in DROPOUTS),
+            "workers": config["data"]["workers"],
+            "evaluation_cadence": cadence,
+            "eval_batch_size": config["eval"]["batch_size"],
+            "learning_rate": train["learning_rate"],
+            "schedule": self.schedule.describe(),
+            "data": sets.condition,
+            "weights": config["weights"],
         }
 
 
-def chance(evaluation: dataset.ClozeSet) -> float:
-    """The accuracy of guessing: the mean fraction of right answers among the choices."""
+def guessing_accuracy(evaluation: dataset.ClozeSet) -> float:
+    """Return the accuracy of guessing: the mean fraction of right answers among the choices of an example."""
     right = np.add.reduceat(evaluation.examples.arrays["right"].astype(np.int64), evaluation.starts[:-1])
     return float((right / evaluation.choices).mean())
 
@@ -292,12 +323,12 @@ def load_checkpoint(model: GlmForCloze, folder: str) -> str:
     from flagbench_cases.cases.glm.prepare import WEIGHTS_FORMAT
     from flagbench_cases.prepare import prepared_folder, weights
 
-    place = prepared_folder.open_folder(folder, "glm", "weights", (WEIGHTS_FORMAT,))
+    prepared = prepared_folder.open_folder(folder, "glm", "weights", (WEIGHTS_FORMAT,))
     remedy = "prepare the complete checkpoint of this preset's model"
-    weights.load_into(model, dict(weights.iter_tensors(place.folder)), folder, remedy)
-    return place.digest
+    weights.load_into(model, dict(weights.iter_tensors(prepared.folder)), folder, remedy)
+    return prepared.digest
 
 
 def build(context: Context) -> GlmWorkload:
-    """The workload of a configuration."""
+    """Build the workload of a configuration."""
     return GlmWorkload(context)
