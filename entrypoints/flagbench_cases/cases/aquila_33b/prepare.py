@@ -11,12 +11,14 @@ from flagbench_cases.shared.errors import DataError, UsageError
 
 CASE = sentences.CASE
 TEXTS = ("lambada_test_bak.jsonl", "lambada_test.jsonl")
+"""Names of the file with LAMBADA's texts; the first is the publisher's."""
 WANTS = {
     "data": f"LAMBADA's test set as JSONL, or a folder with {' or '.join(TEXTS)} (in it or in data/)",
     "weights": f"the published checkpoint folder with {megatron.TRACKER} (in it or in ckpts/), or a Hugging Face "
     "folder of the model",
     "vocabulary": "a folder with vocab.json, merges.txt and special_tokens.txt (in it or in tokenizer/)",
 }
+"""The sources that `prepare` takes, by option."""
 LICENCES = {
     "data": "LAMBADA: the licence of the texts is unclear, they are from the novels of BookCorpus; the file is "
     "published by cybertronai/bflm, without a licence",
@@ -25,6 +27,7 @@ LICENCES = {
 }
 
 Report = Callable[[str, int, int], None]
+"""Called with the name of a phase, the amount done, and the total amount."""
 
 
 def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
@@ -35,12 +38,12 @@ def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], wr
     tokeniser = tokens.Tokeniser(find_vocabulary(vocabulary), preset["model"]["vocab_size"])
     sentence_set = sentences.tokenise(path, tokeniser, preset["data"]["sequence_length"], report)
     sentences.write(sentence_set, writer)
-    for read in [path] + tokeniser.paths:
-        writer.source(read)
+    for source_path in [path] + tokeniser.paths:
+        writer.source(source_path)
 
 
 def find_texts(source: str) -> str:
-    """The JSONL file, or the one in a folder. Raises DataError."""
+    """Return `source` if it is not a folder, else the JSONL file in it. Raises DataError."""
     if not os.path.isdir(source):
         return source
     for name in TEXTS:
@@ -52,22 +55,21 @@ def find_texts(source: str) -> str:
 
 
 def find_vocabulary(folder: str) -> str:
-    """The folder itself, or tokenizer/ in it."""
-    inner = os.path.join(folder, "tokenizer")
-    missing = not os.path.exists(os.path.join(folder, tokens.VOCABULARY))
-    if missing and os.path.isdir(inner):
-        return inner
+    """Return the folder itself, or tokenizer/ in it if the folder has no vocabulary."""
+    inner_folder = os.path.join(folder, "tokenizer")
+    has_vocabulary = os.path.exists(os.path.join(folder, tokens.VOCABULARY))
+    if not has_vocabulary and os.path.isdir(inner_folder):
+        return inner_folder
     return folder
 
 
 def prepare_weights(source: str, preset: dict[str, Any], writer: Any, report: Report) -> None:
     """Convert a checkpoint folder of a preset's model to llama-safetensors/v1 through a Writer. Raises DataError."""
     model = preset["model"]
-    folders = (source, os.path.join(source, "ckpts"))
-    published = next((path for path in folders if os.path.exists(os.path.join(path, megatron.TRACKER))), None)
-    if published is not None:
-        megatron.convert(published, model, writer, report)
-        return
+    for folder in (source, os.path.join(source, "ckpts")):
+        if os.path.exists(os.path.join(folder, megatron.TRACKER)):
+            megatron.convert(folder, model, writer, report)
+            return
     if not os.path.exists(os.path.join(source, "config.json")):
         raise DataError(
             f"{source} has neither {megatron.TRACKER} (in it or in ckpts/) nor config.json",

@@ -1,7 +1,8 @@
-"""The Aquila-33B case: teacher-forced scoring of LAMBADA, one padded sentence at a time, by tensor-parallel ranks.
+"""Scores LAMBADA with Aquila-33B, teacher-forced, one padded sentence at a time, by tensor-parallel ranks.
 
 The publisher's step: copy a sentence to the device, build its causal mask, run the model on all positions, and
-average the losses of the sentence's own tokens. Nothing is generated. Unusual parts are quirks in the case manifest.
+average the losses of the sentence's own tokens. Nothing is generated. Unusual parts are listed under `quirks` in the
+case manifest. The loop in flagbench_cases.rank calls the methods of AquilaWorkload and times them.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from flagbench_core import flops
 
 CASE = sentences.CASE
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
-# Of the publisher's sampler, which shuffles once.
 ORDER_SEED = 0
+"""The seed of the publisher's sampler, which shuffles once."""
 
 Batch = List[torch.Tensor]
-"""Tokens int64 [B, T + 1], and int64 [B, T]: 1 where the next token is scored."""
+"""Two tensors: tokens int64 [B, T + 1], and int64 [B, T], which is 1 where the next token is scored."""
 
 
 class AquilaWorkload(InferWorkload):
@@ -55,17 +56,19 @@ class AquilaWorkload(InferWorkload):
         self._scored = 0
 
     def _fill(self) -> None:
-        """Load this rank's part of the weights."""
+        """Load this rank's part of the weights: prepared, shipped or random ones."""
         context, section = self.context, self.config["model"]
         self.padding = self.config["infer"]["vocabulary_padding"]
         if context.weights is None and self.config["data"]["source"] != "shipped":
-            shapes, seed = weights_format.shapes(section), self.config["seed"]
-            read = parts.random_tensors(self.shape, shapes, seed, self.device, context.spool.beat)
-            parts.fill(self.module, self._parts(), read)
+            shapes = weights_format.shapes(section)
+            read_random = parts.random_tensors(
+                self.shape, shapes, self.config["seed"], self.device, context.spool.beat
+            )
+            parts.fill(self.module, self._parts(), read_random)
             return
         if context.weights is not None:
             self.weights = "pretrained"
-            source, _ = load.open_prepared(context.weights, CASE, section)
+            source = load.open_prepared(context.weights, CASE, section).weights
         else:
             self.weights = "shipped"
             source = load.Weights(sentences.TINY, section)
@@ -80,8 +83,10 @@ class AquilaWorkload(InferWorkload):
         parts.fill(self.module, self._parts(), read_parts)
 
     def _keep_padding(self, rows: torch.Tensor | None) -> None:
-        """Use the rows of a prepared checkpoint that pad the vocabulary, if it has any. Raises DataError if they are
-        too few for the layout."""
+        """Use the rows of a prepared checkpoint that pad the vocabulary, if it has any.
+
+        Raises DataError if there are too few for the layout.
+        """
         if rows is None:
             return
         needed = self.shape.padded_vocabulary(self.context.layout.tp) - self.shape.vocab_size
@@ -93,13 +98,14 @@ class AquilaWorkload(InferWorkload):
         self.padding = "checkpoint"
 
     def _parts(self) -> parts.Parts:
+        """Return which parts of the tensors this rank has."""
         layout = self.context.layout
         return parts.parts_of(self.shape, layout, layout.coordinates(self.context.rank), self.padding)
 
     def _make_loader(self) -> None:
         context, config = self.context, self.config
-        at = context.layout.coordinates(context.rank)
-        self.sampler: Any = DistributedSampler(self.set, context.layout.dp, at.dp, seed=ORDER_SEED)
+        replica = context.layout.coordinates(context.rank).dp
+        self.sampler: Any = DistributedSampler(self.set, context.layout.dp, replica, seed=ORDER_SEED)
         self.loader = DataLoader(
             self.set,
             batch_size=config["infer"]["batch_size"],
@@ -138,11 +144,11 @@ class AquilaWorkload(InferWorkload):
         return self.loader
 
     def to_device(self, batch: Batch) -> Batch:
-        """The publisher's clock runs during the copy, which `infer` makes."""
+        """Return the batch unchanged: `infer` copies it, since the publisher's clock runs during the copy."""
         return batch
 
     def infer(self, batch: Batch) -> torch.Tensor:
-        """The mean loss of the batch's sentences, nats per scored token of each; not waited for."""
+        """Return the mean loss of the batch, nats per scored token, without waiting for it."""
         with torch.no_grad():
             tokens, scored = (tensor.to(self.device, non_blocking=False) for tensor in batch)
             scored = scored.contiguous().byte()
@@ -154,23 +160,30 @@ class AquilaWorkload(InferWorkload):
         return self._loss
 
     def after_step(self) -> None:
-        """What the publisher's loop does between steps: sum the losses on the device, over replicas."""
+        """Do what the publisher's loop does between steps: sum the losses on the device, over replicas."""
         layout = self.context.layout
-        place = self._scored + layout.coordinates(self.context.rank).dp
+        number = self._scored + layout.coordinates(self.context.rank).dp
         self._scored += layout.dp
-        if place >= len(self.set):  # the sampler repeats sentences, so that replicas have equally many
+        if number >= len(self.set):  # the sampler repeats sentences, so that replicas have equally many
             self._loss.zero_()
-        self.engine.sum_over_replicas(self._loss)  # also if there is one
+        self.engine.sum_over_replicas(self._loss)  # as published, even if there is only one
         self._total += self._loss
 
     def work(self, batch: Batch) -> Work:
-        samples, length = batch[1].shape
-        lengths = batch[1].numpy().sum(axis=1)
-        model, tokens = flops.padded(self.config["model"], self.context.layout.tp), int(lengths.sum())
-        done = flops.llama_forward(model, flops.batch_of(samples, length))
+        _, scored = batch
+        samples, length = scored.shape
+        lengths = scored.numpy().sum(axis=1)
+        tokens = int(lengths.sum())
+        model = flops.padded(self.config["model"], self.context.layout.tp)
         unpadded = flops.Batch(samples, tokens, int((lengths * lengths).sum()), tokens)
-        useful = flops.llama_forward(model, unpadded)
-        return Work(samples, samples, samples * length, tokens, float(done.executed), float(useful.executed))
+        return Work(
+            samples=samples,
+            published_samples=samples,
+            tokens=samples * length,
+            tokens_useful=tokens,
+            flops_executed=float(flops.llama_forward(model, flops.batch_of(samples, length)).executed),
+            flops_useful=float(flops.llama_forward(model, unpadded).executed),
+        )
 
     def result(self, name: str) -> Evaluation:
         note = "mean over sentences of the mean loss of their tokens, </s> included, as published"
@@ -182,8 +195,10 @@ class AquilaWorkload(InferWorkload):
 
 
 def causal_mask(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The publisher's mask bool [1, 1, T, T], True where a position may not look, and positions int64 [B, T]. Padding
-    is not masked: it follows the text."""
+    """Return the publisher's mask, bool [1, 1, T, T], and the positions, int64 [B, T], of tokens [B, T].
+
+    The mask is True where a position may not look. Padding is not masked: it follows the text.
+    """
     length = tokens.shape[1]
     triangle = torch.tril(torch.ones((1, length, length), device=tokens.device)).view(1, 1, length, length)
     positions = torch.arange(length, dtype=torch.long, device=tokens.device).unsqueeze(0).expand_as(tokens)

@@ -1,4 +1,4 @@
-"""The training set: blocks of tokens from an indexed dataset, as Megatron-LM draws them, or random ones."""
+"""Loads the training set: blocks of tokens from an indexed dataset, as Megatron-LM draws them, or random ones."""
 
 from __future__ import annotations
 
@@ -20,24 +20,30 @@ from flagbench_cases.shared.files import sum_of
 
 CASE = "llama2-70b"
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
+"""The folder of the set shipped here."""
 
 
 class TrainingBlocks(NamedTuple):
-    """Blocks int64 [T + 1] by their number in the order of training, the value of a claim's `data` condition, and
-    facts for the record."""
+    """A training set."""
 
     blocks: Any
+    """Blocks int64 [T + 1], by their number in the order of training."""
     condition: str
+    """The `data` condition of a run with it, which is compared with that of a published result."""
     facts: dict[str, Any]
+    """Facts about the set for the record."""
 
 
 class IndexedBlocks:
-    """`count` blocks of an indexed dataset, drawn by Megatron-Core: documents shuffled and concatenated, cut into
-    blocks, and these shuffled."""
+    """`count` blocks of an indexed dataset, drawn by Megatron-Core.
+
+    Documents are shuffled and concatenated, cut into blocks, and the blocks shuffled.
+    """
 
     def __init__(self, prefix: str, count: int, length: int, vocabulary_size: int, seed: int) -> None:
+        """Open the dataset PREFIX.bin and PREFIX.idx and draw its blocks of `length` + 1 tokens."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("ignore")  # about optional packages, which users cannot fix
             from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
             from megatron.core.datasets.utils import Split
         sample_index.provide()
@@ -48,15 +54,15 @@ class IndexedBlocks:
             blend=([prefix], None),
             split="1",
             path_to_cache="",  # the set may be on a read-only volume, and the index takes only seconds to make
-            tokenizer=_Tokens(vocabulary_size),
+            tokenizer=_TokenizerStub(vocabulary_size),
             reset_position_ids=False,
             reset_attention_mask=False,
             eod_mask_loss=False,
             create_attention_mask=False,
         )
-        low = GPTDataset.build_low_level_dataset(prefix, config)
-        sequences = np.arange(GPTDataset.numel_low_level_dataset(low), dtype=np.int32)
-        self.set = GPTDataset(low, prefix, sequences, count, Split.train, config)
+        indexed_dataset = GPTDataset.build_low_level_dataset(prefix, config)
+        sequences = np.arange(GPTDataset.numel_low_level_dataset(indexed_dataset), dtype=np.int32)
+        self.set = GPTDataset(indexed_dataset, prefix, sequences, count, Split.train, config)
         self.count = count
 
     def __len__(self) -> int:
@@ -67,11 +73,11 @@ class IndexedBlocks:
         return torch.cat([item["tokens"], item["labels"][-1:]])
 
 
-class _Tokens:
-    """In place of a tokeniser, which Megatron-Core asks only for its size, the end of a document and padding."""
+class _TokenizerStub:
+    """Has the attributes of a tokeniser that Megatron-Core reads: its size, the end of a document and padding."""
 
     eod = EOS
-    pad = -1  # nothing is
+    pad = -1  # no token is padding
     unique_identifiers = {"class": "ids"}
 
     def __init__(self, vocab_size: int) -> None:
@@ -81,33 +87,42 @@ class _Tokens:
 def load(
     data: dict[str, Any], model: dict[str, Any], folder: str | None, needed: int, seed: int, case: str = CASE
 ) -> TrainingBlocks:
-    """The set selected by the resolved `data` section, with `needed` blocks. Raises DataError."""
-    length, size = data["sequence_length"], model["vocab_size"]
+    """Load the set selected by the resolved `data` section, with `needed` blocks. Raises DataError.
+
+    `folder` was written by `flagbench prepare` for the case `case`.
+    """
+    length = data["sequence_length"]
+    vocabulary_size = model["vocab_size"]
     if data["source"] == "synthetic":
-        return TrainingBlocks(RandomBlocks(needed, length + 1, size, seed), "synthetic", {})
+        return TrainingBlocks(RandomBlocks(needed, length + 1, vocabulary_size, seed), "synthetic", {})
     if data["source"] == "shipped":
-        prefix, condition = os.path.join(TINY, indexed.STEM), "shipped"
-        sums: list[Any] = [sum_of(prefix + end) for end in (".bin", ".idx")]
+        condition = "shipped"
+        prefix = os.path.join(TINY, indexed.STEM)
+        sums: list[Any] = [sum_of(prefix + ending) for ending in indexed.ENDINGS]
     else:
-        place = prepared_folder.open_folder(folder or "", case, "data", (indexed.FORMAT,))
-        prefix, condition = os.path.join(place.folder, indexed.STEM), "files"
-        sums = [place.files.get(indexed.STEM + end, {}).get("sha256") for end in (".bin", ".idx")]
-    index = indexed.check(prefix)
-    indexed.check_tokens(prefix, index, size)
+        condition = "files"
+        prepared = prepared_folder.open_folder(folder or "", case, "data", (indexed.FORMAT,))
+        prefix = os.path.join(prepared.folder, indexed.STEM)
+        sums = [prepared.files.get(indexed.STEM + ending, {}).get("sha256") for ending in indexed.ENDINGS]
+    index = indexed.read_index(prefix)
+    indexed.check_tokens(prefix, index, vocabulary_size)
     if index.tokens <= length:
         raise DataError(f"{prefix}.bin has {index.tokens} tokens, fewer than a block", "use more data")
     facts = {"tokens": index.tokens, "documents": index.documents, "train_sha256": sums[0], "index_sha256": sums[1]}
-    return TrainingBlocks(IndexedBlocks(prefix, needed, length, size, seed), condition, facts)
+    return TrainingBlocks(IndexedBlocks(prefix, needed, length, vocabulary_size, seed), condition, facts)
 
 
 def batches(
-    blocks: Any, steps: int, replica: int, replicas: int, per: int, count: int
+    blocks: Any, steps: int, replica: int, replicas: int, micro_batch_size: int, count: int
 ) -> Iterator[list[torch.Tensor]]:
-    """For each step, the `count` micro-batches [per, T + 1] of a replica, as Megatron-LM's sampler deals them: a
-    micro-batch to each replica in turn."""
+    """Return the micro-batches of a replica for each step: `count` tensors [micro_batch_size, T + 1].
+
+    Blocks are taken in order, as Megatron-LM's sampler does: a micro-batch for each replica in turn.
+    """
     for step in range(steps):
         micro_batches = []
         for index in range(count):
-            at = ((step * count + index) * replicas + replica) * per
-            micro_batches.append(torch.stack([blocks[number] for number in range(at, at + per)]))
+            first = ((step * count + index) * replicas + replica) * micro_batch_size
+            numbers = range(first, first + micro_batch_size)
+            micro_batches.append(torch.stack([blocks[number] for number in numbers]))
         yield micro_batches

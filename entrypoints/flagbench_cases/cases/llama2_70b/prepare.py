@@ -25,12 +25,17 @@ WANTS = {
     "dataset: one .bin and one .idx file",
     "vocabulary": "tokenizer.model of Llama 2",
 }
+"""The sources that `prepare` takes, by option."""
 LICENCES = {
     "data": "the published sets are from the Pile (Wikipedia) and WuDao; their licences are those of the texts",
     "vocabulary": "Llama 2 Community License",
 }
 
+MAX_UINT16_VOCABULARY = 65500
+"""Vocabularies below this size are stored as 16 bits, as Megatron does."""
+
 Report = Callable[[str, int, int], None]
+"""Called with the name of a phase, the amount done, and the total amount."""
 
 
 def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
@@ -42,7 +47,7 @@ def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], wr
     if os.path.isdir(source):
         if vocabulary is not None:
             raise UsageError("an indexed dataset has tokens, not text", "omit --vocabulary")
-        _copy(indexed.find(source), vocab_size, writer, report)
+        _copy(indexed.find_prefix(source), vocab_size, writer, report)
         return
     if vocabulary is None:
         raise UsageError("text cannot be tokenised without a vocabulary", "set --vocabulary to tokenizer.model")
@@ -55,34 +60,41 @@ def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], wr
 
 
 def _copy(prefix: str, vocab_size: int, writer: Any, report: Report) -> None:
-    index = indexed.check(prefix)
+    """Check and copy an indexed dataset. Raises DataError."""
+    index = indexed.read_index(prefix)
     indexed.check_tokens(prefix, index, vocab_size)
-    total = sum(os.stat(prefix + end).st_size for end in indexed.ENDS)
+    total = sum(os.stat(prefix + ending).st_size for ending in indexed.ENDINGS)
     writer.need(total)
     done = 0
-    for end in indexed.ENDS:
-        with open_file(prefix + end, "rb") as file, open(writer.path(indexed.STEM + end), "wb") as copy:
+    for ending in indexed.ENDINGS:
+        with open_file(prefix + ending, "rb") as file, open(writer.path(indexed.STEM + ending), "wb") as copy:
             for piece in pieces(file):
                 copy.write(piece)
                 done += len(piece)
                 report("copy the dataset", done, total)
-        writer.source(prefix + end)
+        writer.source(prefix + ending)
     writer.format(indexed.FORMAT)
     writer.fact(tokens=index.tokens, documents=index.documents)
 
 
 def _tokenise(source: str, vocabulary: Vocabulary, writer: Any, report: Report) -> dict[str, int]:
+    """Write the texts of a JSONL file as an indexed dataset; returns its numbers of `tokens` and `documents`.
+
+    Raises DataError.
+    """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # about optional packages, which users cannot fix
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
-    dtype = np.uint16 if vocabulary.pieces < 65500 else np.int32  # as Megatron chooses it
+    dtype = np.uint16 if vocabulary.pieces < MAX_UINT16_VOCABULARY else np.int32
     builder = IndexedDatasetBuilder(writer.path(indexed.STEM + ".bin"), dtype=dtype)
-    tokens = documents = 0
+    tokens = 0
+    documents = 0
     for done, total, text in json_lines.texts(source, required=True):
         ids = [BOS, *vocabulary.encode(text), EOS]
         builder.add_item(torch.tensor(ids))
         builder.end_document()
-        tokens, documents = tokens + len(ids), documents + 1
+        tokens += len(ids)
+        documents += 1
         report("tokenise the text", done, total)
     builder.finalize(writer.path(indexed.STEM + ".idx"))
     if not documents:

@@ -66,7 +66,7 @@ def test_a_long_text_is_cut(path: Path, tokeniser: Tokeniser, characters: int, l
 
 def test_random_sentences_have_lambadas_lengths() -> None:
     made = sentences.synthetic(5000, 4096, 100008, seed=1)
-    assert abs(made.lengths.mean() - sentences.MEAN) < 0.5
+    assert abs(made.lengths.mean() - sentences.MEAN_LENGTH) < 0.5
     assert sentences.SHORTEST <= made.lengths.min() <= made.lengths.max() < 200
     assert sentences.PAD < made.tokens.min() <= made.tokens.max() < 100008
 

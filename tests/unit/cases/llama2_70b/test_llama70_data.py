@@ -48,7 +48,7 @@ def load(folder: Path, needed: int, seed: int = 1, **changes: Any) -> tuple[Any,
 def test_an_epoch_has_every_token_of_the_shipped_set_once(megatron: None, tmp_path: Path) -> None:
     """Blocks overlap by one token, the last of one being the first of the next: it is a label, then an input."""
     prefix = str(Path(data.TINY) / indexed.STEM)
-    index = indexed.check(prefix)
+    index = indexed.read_index(prefix)
     count = (index.tokens - 1) // 64
     blocks, condition, facts = load(tmp_path, count)
     sums = [hashlib.sha256(Path(prefix + end).read_bytes()).hexdigest() for end in (".bin", ".idx")]
@@ -115,7 +115,7 @@ def test_random_blocks() -> None:
 
 
 def test_a_set_shorter_than_a_block() -> None:
-    tokens = indexed.check(str(Path(data.TINY) / indexed.STEM)).tokens
+    tokens = indexed.read_index(str(Path(data.TINY) / indexed.STEM)).tokens
     with refuses(DataError, tokens, indexed.STEM):
         data.load({**DATA, "sequence_length": tokens}, MODEL, None, 1, 1)
 

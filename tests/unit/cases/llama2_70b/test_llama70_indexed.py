@@ -50,7 +50,7 @@ def write(folder: Path, made: Any = LENGTHS, **changes: Any) -> str:
 def refused(prefix: str, end: str = ".idx") -> None:
     """The set is refused, and the file is named."""
     with refuses(DataError, prefix + end):
-        index = indexed.check(prefix)
+        index = indexed.read_index(prefix)
         indexed.check_tokens(prefix, index, 448)
 
 
@@ -66,7 +66,7 @@ def test_what_megatron_core_writes_is_read(tmp_path: Path, dtype: Any) -> None:
         builder.add_item(torch.from_numpy(sequence))
         builder.end_document()
     builder.finalize(prefix + ".idx")
-    index = indexed.check(prefix)
+    index = indexed.read_index(prefix)
     indexed.check_tokens(prefix, index, 448)
     assert (index.dtype, index.lengths.tolist(), index.documents) == (np.dtype(dtype), [7, 1, 300], 3)
     assert index.tokens == 308
@@ -78,11 +78,11 @@ def test_what_megatron_core_writes_is_read(tmp_path: Path, dtype: Any) -> None:
 def test_a_whole_set_is_accepted(tmp_path: Path, dtype: Any) -> None:
     """What the refused ones below differ from; a document may have several sequences, and a sequence no tokens."""
     prefix = write(tmp_path, dtype=dtype)
-    index = indexed.check(prefix)
+    index = indexed.read_index(prefix)
     indexed.check_tokens(prefix, index, 8)
     assert (index.tokens, index.documents) == (8, 3)
-    assert indexed.check(write(tmp_path, documents=2, begins=[0, 3])).documents == 1
-    assert indexed.check(write(tmp_path, [3, 0, 5])).tokens == 8
+    assert indexed.read_index(write(tmp_path, documents=2, begins=[0, 3])).documents == 1
+    assert indexed.read_index(write(tmp_path, [3, 0, 5])).tokens == 8
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_tokens_too_few_or_too_many(tmp_path: Path, content: bytes) -> None:
     refused(prefix, ".bin")
 
 
-@pytest.mark.parametrize("end", indexed.ENDS)
+@pytest.mark.parametrize("end", indexed.ENDINGS)
 def test_a_missing_file(tmp_path: Path, end: str) -> None:
     """The size of a folder may be that of the tokens."""
     prefix = write(tmp_path, [2048])
@@ -135,10 +135,10 @@ def test_a_missing_file(tmp_path: Path, end: str) -> None:
 
 def test_a_token_that_is_not_in_the_vocabulary(tmp_path: Path) -> None:
     prefix = write(tmp_path)
-    index = indexed.check(prefix)
+    index = indexed.read_index(prefix)
     with refuses(DataError, prefix + ".bin", "token 7", 7):
         indexed.check_tokens(prefix, index, 7)
     prefix = write(tmp_path, dtype=np.int32)
     Path(prefix + ".bin").write_bytes(np.array([0, 1, 2, -5, 3, 4, 5, 6], np.int32).tobytes())
     with refuses(DataError, prefix + ".bin", "token -5"):
-        indexed.check_tokens(prefix, indexed.check(prefix), 448)
+        indexed.check_tokens(prefix, indexed.read_index(prefix), 448)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.image
 
 MODEL, PIECES = os.path.join(TINY, "tokenizer.model"), 512
 TEXTS = ["Which way is the barn?", "", "Zwei Zeilen\nund ein ü, 牛, \U0001f600"]
-SHIPPED = [Path(data.TINY) / (indexed.STEM + end) for end in indexed.ENDS]
+SHIPPED = [Path(data.TINY) / (indexed.STEM + end) for end in indexed.ENDINGS]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def lines(path: Path, *texts: str) -> Path:
 def tokens_of(folder: str) -> list[list[int]]:
     """The documents of a prepared folder."""
     prefix = os.path.join(folder, indexed.STEM)
-    index = indexed.check(prefix)
+    index = indexed.read_index(prefix)
     tokens = np.fromfile(prefix + ".bin", index.dtype)
     return [part.tolist() for part in np.split(tokens, np.cumsum(index.lengths)[:-1])]
 
@@ -88,7 +88,7 @@ def test_a_document_is_a_text_between_bos_and_eos(megatron: None, tmp_path: Path
 def test_ids_are_of_the_type_that_megatron_chooses(megatron: None, tmp_path: Path, pieces: int, dtype: Any) -> None:
     vocabulary = padded_vocabulary(MODEL, tmp_path / "tokenizer.model", pieces)
     made = make(tmp_path / "out", lines(tmp_path / "text.jsonl", *TEXTS), vocabulary, pieces)
-    assert indexed.check(os.path.join(made.folder, indexed.STEM)).dtype == np.dtype(dtype)
+    assert indexed.read_index(os.path.join(made.folder, indexed.STEM)).dtype == np.dtype(dtype)
     assert tokens_of(made.folder)[0] == [BOS, *Vocabulary(MODEL, PIECES).encode(TEXTS[0]), EOS]
 
 
@@ -110,7 +110,7 @@ def test_a_published_pair_is_copied(tmp_path: Path) -> None:
     made = make(tmp_path / "out", Path(data.TINY), None, 448, lambda what, *at: seen.append(at))
     for path in SHIPPED:
         assert Path(made.folder, path.name).read_bytes() == path.read_bytes()
-    index = indexed.check(str(Path(data.TINY) / indexed.STEM))
+    index = indexed.read_index(str(Path(data.TINY) / indexed.STEM))
     assert (made.facts["tokens"], made.facts["documents"]) == (index.tokens, 1200)
     assert [source["name"] for source in made.sources] == [path.name for path in SHIPPED]
     size = sum(path.stat().st_size for path in SHIPPED)
@@ -126,7 +126,7 @@ def test_a_pair_of_another_name_is_copied(tmp_path: Path) -> None:
     assert [Path(made.folder, path.name).read_bytes() for path in SHIPPED] == [path.read_bytes() for path in SHIPPED]
 
 
-@pytest.mark.parametrize("end", indexed.ENDS)
+@pytest.mark.parametrize("end", indexed.ENDINGS)
 def test_half_a_pair(tmp_path: Path, end: str) -> None:
     source = tmp_path / "source"
     source.mkdir()
