@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+LAYER_NORM_EPSILON = 1e-12
+
 
 @dataclass(frozen=True)
 class DistilBertConfig:
@@ -40,7 +42,7 @@ class DistilBertConfig:
 
 
 class Embeddings(nn.Module):
-    """Word plus learned position embeddings, normalised: [B, T] ids to [B, T, D]."""
+    """The sum of word and learned position embeddings, normalised: [B, T] ids to [B, T, D]."""
 
     position_ids: Tensor
 
@@ -48,7 +50,7 @@ class Embeddings(nn.Module):
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.dim, padding_idx=config.pad_token_id)
         self.position_embeddings = nn.Embedding(config.positions, config.dim)
-        self.LayerNorm = nn.LayerNorm(config.dim, eps=1e-12)
+        self.LayerNorm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
         self.dropout = nn.Dropout(config.dropout)
         # Not in checkpoints. As a buffer, DistributedDataParallel broadcasts it before each forward pass.
         self.register_buffer("position_ids", torch.arange(config.positions).expand(1, -1), persistent=False)
@@ -88,7 +90,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """[B, T, D] through the hidden width and back, with the exact (erf) GELU."""
+    """The MLP of a layer: [B, T, D] to the hidden width and back to [B, T, D], with the exact (erf) GELU."""
 
     def __init__(self, config: DistilBertConfig) -> None:
         super().__init__()
@@ -106,9 +108,9 @@ class Block(nn.Module):
     def __init__(self, config: DistilBertConfig) -> None:
         super().__init__()
         self.attention = SelfAttention(config)
-        self.sa_layer_norm = nn.LayerNorm(config.dim, eps=1e-12)
+        self.sa_layer_norm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
         self.ffn = FeedForward(config)
-        self.output_layer_norm = nn.LayerNorm(config.dim, eps=1e-12)
+        self.output_layer_norm = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = self.sa_layer_norm(self.attention(x, mask) + x)
@@ -169,5 +171,5 @@ class DistilBertClassifier(nn.Module):
 
 
 def config_from(section: dict[str, Any]) -> DistilBertConfig:
-    """The model configuration of a resolved `model` section."""
+    """Return the model configuration of a resolved `model` section."""
     return DistilBertConfig(**section)

@@ -1,6 +1,7 @@
-"""DistilBERT fine-tuning as in FlagPerf's code.
+"""Fine-tunes DistilBERT on SST-2 with the operators, the order and the synchronisations of FlagPerf's code.
 
-Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
+The loop in flagbench_cases.rank calls the methods of DistilBertWorkload and times them. Unusual choices are those of
+FlagPerf, the publisher, and are listed under `quirks` in the case manifest.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from flagbench_cases.prepare import weights as checkpoints
 from flagbench_cases.shared.errors import DataError
 from flagbench_core import flops
 
-# Keys of a checkpoint's config.json and of the manifest's model section that must agree.
 CONFIG_KEYS = {
     "n_layers": "layers",
     "dim": "dim",
@@ -31,20 +31,25 @@ CONFIG_KEYS = {
     "vocab_size": "vocab_size",
     "max_position_embeddings": "positions",
 }
+"""Keys of a checkpoint's config.json, each with the key of the manifest's `model` section that must agree."""
 OPTIMIZER = "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=%g)"
+"""The `optimizer` condition; betas and epsilon are torch's defaults."""
 DROPOUTS = ("dropout", "attention_dropout", "classifier_dropout")
 SCHEDULE = "linear to zero over max_epochs, a step per micro-batch, no warm-up"
+"""The `schedule` condition."""
+WITHOUT_DECAY = ("bias", "LayerNorm.weight", "layer_norm.weight")
+"""Endings of the names of parameters without weight decay."""
 
 
 class EvaluationSet(torch.utils.data.Dataset):
-    """This rank's share of the evaluation set; each example has a flag whether it counts.
+    """This rank's share of the evaluation set. Each example also has a flag: 1 if it counts, 0 if it is repeated.
 
     The publisher pads the set to a multiple of the ranks by repeating its first examples. The same work is done here,
     but repeated examples count only in the publisher's accuracy.
     """
 
     def __init__(self, sentences: sst2.SentenceSet, rank: int, world: int) -> None:
-        share = -(-len(sentences) // world)
+        share = -(-len(sentences) // world)  # rounded up
         self._positions = [rank + world * i for i in range(share)]
         self._sentences = sentences
 
@@ -68,7 +73,8 @@ class DistilBertWorkload(TrainWorkload):
 
     def setup(self) -> None:
         context, config = self.context, self.config
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
         torch.manual_seed(config["seed"])  # the same initial weights on every rank
         self.sets = sst2.load(config["data"], config["model"], context.data, context.weights, config["seed"])
         require_full_batch(len(self.sets.train), config["train"]["batch_size"], context.world)
@@ -134,18 +140,20 @@ class DistilBertWorkload(TrainWorkload):
 
     def _make_optimizer(self) -> None:
         train = self.config["train"]
-        exempt = ("bias", "LayerNorm.weight", "layer_norm.weight")
-        groups: list[dict[str, Any]] = [
-            {"params": [p for n, p in self.module.named_parameters() if not n.endswith(exempt)]},
-            {
-                "params": [p for n, p in self.module.named_parameters() if n.endswith(exempt)],
-                "weight_decay": 0.0,
-            },
-        ]
+        decayed = []
+        not_decayed = []
+        for name, parameter in self.module.named_parameters():
+            if name.endswith(WITHOUT_DECAY):
+                not_decayed.append(parameter)
+            else:
+                decayed.append(parameter)
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": not_decayed, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=train["learning_rate"], weight_decay=train["weight_decay"])
-        total = len(self.loader) * train["max_epochs"]
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: max(0.0, 1 - step / total))
-        self.accumulate = train["gradient_accumulation_steps"]
+        total_steps = len(self.loader) * train["max_epochs"]
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: max(0.0, 1 - step / total_steps)
+        )
+        self.accumulation_steps = train["gradient_accumulation_steps"]
 
     def steps_per_epoch(self) -> int:
         return len(self.loader)
@@ -163,32 +171,38 @@ class DistilBertWorkload(TrainWorkload):
             logits = self.network(input_ids, mask)
             loss = F.cross_entropy(logits.view(-1, logits.size(1)), labels.view(-1))
         value = loss.item()  # the publisher's own synchronisation, before the backward pass
-        if self.accumulate > 1:
-            loss = loss / self.accumulate
+        if self.accumulation_steps > 1:
+            loss = loss / self.accumulation_steps
         loss.backward()
         self.context.probe.backward_done()
         self._micro_steps += 1
-        if self._micro_steps % self.accumulate == 0:
+        if self._micro_steps % self.accumulation_steps == 0:
             self.optimizer.step()
             self.optimizer.zero_grad()
         self.schedule.step()
         return value
 
     def work(self, batch: Any) -> Work:
-        mask, model = batch[1], self.config["model"]
+        _, mask, _ = batch
+        model = self.config["model"]
         samples, length = mask.shape
         lengths = mask.numpy().sum(1)  # not with torch operators, which would be counted as part of the step
-        useful = int(lengths.sum())
-        executed = flops.distilbert(model, flops.batch_of(samples, length)).executed
-        unpadded = flops.Batch(samples, useful, int((lengths * lengths).sum()), useful)
-        needed = flops.distilbert(model, unpadded).executed
-        published = self.config["train"]["batch_size"]
-        return Work(samples, published, mask.numel(), useful, float(executed), float(needed))
+        tokens = int(lengths.sum())
+        unpadded = flops.Batch(samples, tokens, int((lengths * lengths).sum()), tokens)
+        return Work(
+            samples=samples,
+            published_samples=self.config["train"]["batch_size"],
+            tokens=mask.numel(),
+            tokens_useful=tokens,
+            flops_executed=float(flops.distilbert(model, flops.batch_of(samples, length)).executed),
+            flops_useful=float(flops.distilbert(model, unpadded).executed),
+        )
 
     def evaluate(self, last: bool) -> Evaluation:
         self.network.eval()
         spool = self.context.spool
-        correct = torch.zeros(3, dtype=torch.float64, device=self.device)  # counted, with repeats, examples
+        # Right answers without repeated examples, right answers with them, and examples without repeated ones.
+        sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         with torch.no_grad():
             for index, batch in enumerate(self.eval_loader):
                 input_ids, mask, labels, counts = self.to_device(batch)
@@ -198,13 +212,18 @@ class DistilBertWorkload(TrainWorkload):
                 share = torch.stack([(right * counts).sum(), right.sum(), counts.double().sum()])
                 if self.context.world > 1:
                     dist.all_reduce(share)  # at every step, as published
-                correct += share
+                sums += share
                 spool.progress(index + 1, len(self.eval_loader))
         self.network.train()
-        counted, repeated, examples = correct.tolist()
-        published = repeated / len(self.sets.evaluation)
-        # The publisher stopped on its own accuracy; ours would train longer with some numbers of ranks.
-        return Evaluation(counted / examples, published, int(examples), deciding=published)
+        counted_right, right_with_repeats, examples = sums.tolist()
+        published = right_with_repeats / len(self.sets.evaluation)
+        return Evaluation(
+            accuracy=counted_right / examples,
+            published_accuracy=published,
+            counted=int(examples),
+            # The publisher stopped on its own accuracy; ours would train longer with some numbers of ranks.
+            deciding=published,
+        )
 
 
 def load_checkpoint(model: DistilBertClassifier, folder: str, section: dict[str, Any]) -> None:
@@ -217,12 +236,12 @@ def load_checkpoint(model: DistilBertClassifier, folder: str, section: dict[str,
                 f"use a checkpoint of {section['name']}",
             )
     state = dict(checkpoints.iter_tensors(folder))
-    if not any(name.startswith("distilbert.") for name in state):
+    if not any(name.startswith("distilbert.") for name in state):  # a checkpoint of the encoder alone
         state = {"distilbert." + name: tensor for name, tensor in state.items()}
-    remedy, head = f"use a complete checkpoint of {section['name']}", ("pre_classifier.", "classifier.")
-    checkpoints.load_into(model, state, folder, remedy, optional=head)
+    remedy = f"use a complete checkpoint of {section['name']}"
+    checkpoints.load_into(model, state, folder, remedy, optional=("pre_classifier.", "classifier."))
 
 
 def build(context: Context) -> DistilBertWorkload:
-    """The workload of a configuration."""
+    """Build the workload of a configuration."""
     return DistilBertWorkload(context)

@@ -14,9 +14,11 @@ import numpy as np
 
 from flagbench_cases.cases.llama2_7b_lora import mmlu, samsum
 from flagbench_cases.cases.llama2_7b_lora.mmlu import MmluVocabulary
+from flagbench_cases.prepare.prepared_folder import PreparedFolder
 from flagbench_cases.shared.errors import DataError
 
 FORMAT = "llama-blocks/v1"
+"""The name and version of the format, which a prepared folder states."""
 ARRAYS = {
     "train_blocks": np.int32,
     "validation_blocks": np.int32,
@@ -26,13 +28,23 @@ ARRAYS = {
     "mmlu_subject_ids": np.int16,
     "mmlu_shots": np.int8,
 }
+"""The arrays of the format with their types, one .npy file each."""
 
 
 class Tokenised(NamedTuple):
-    """The arrays of the format and its facts, plain data."""
+    """A data set in the format."""
 
     arrays: dict[str, np.ndarray]
+    """The arrays by the names above."""
     facts: dict[str, Any]
+    """Sizes of the sets and facts about the vocabulary, JSON values that `prepared.json` and the record state."""
+
+
+class Conditions(NamedTuple):
+    """The conditions of a run with a data set, which are compared with those of a published result."""
+
+    data: str
+    mmlu: str
 
 
 def tokenise(
@@ -43,7 +55,10 @@ def tokenise(
     shots: int,
     report: Callable[[str, int, int], None],
 ) -> Tokenised:
-    """samsum's folder and MMLU's folder as blocks and prompts of `length` tokens. Raises DataError."""
+    """Tokenise samsum's and MMLU's folders as blocks and prompts of at most `length` tokens. Raises DataError.
+
+    `shots`: the solved examples before each question, if they fit.
+    """
     arrays: dict[str, np.ndarray] = {}
     facts: dict[str, Any] = {"sequence_length": length}
     for split, name in samsum.FILES.items():
@@ -84,9 +99,9 @@ def write(tokenised: Tokenised, writer: Any) -> None:
     writer.fact(**tokenised.facts)
 
 
-def read(place: Any) -> Tokenised:
+def read(prepared: PreparedFolder) -> Tokenised:
     """Open the arrays of a prepared folder, memory-mapped. Raises DataError."""
-    return Tokenised({name: place.array(name + ".npy") for name in ARRAYS}, place.facts)
+    return Tokenised({name: prepared.array(name + ".npy") for name in ARRAYS}, prepared.facts)
 
 
 def check(where: str, tokenised: Tokenised, length: int, vocabulary_size: int) -> None:
@@ -106,15 +121,19 @@ def check(where: str, tokenised: Tokenised, length: int, vocabulary_size: int) -
         )
 
 
-def conditions(facts: dict[str, Any]) -> tuple[str, str]:
-    """The values of a claim's `data` and `mmlu` conditions for a prepared folder."""
-    published = facts["vocabulary"]["llama2"] and all(
-        facts[split]["dialogues"] == count for split, count in samsum.PUBLISHED.items()
-    )
+def conditions(facts: dict[str, Any]) -> Conditions:
+    """Return the conditions of a run with a prepared folder, according to its facts."""
+    is_published = facts["vocabulary"]["llama2"]
+    for split, count in samsum.PUBLISHED.items():
+        if facts[split]["dialogues"] != count:
+            is_published = False
     prompts = facts["mmlu"]
-    words = f"{prompts['shots']}-shot cut to {facts['sequence_length']}"
-    count = f"{len(prompts['subjects'])} subjects"
-    if (len(prompts["subjects"]), prompts["questions"]) != (mmlu.SUBJECTS, mmlu.QUESTIONS):
-        count += f", {prompts['questions']} questions"
-    data = "samsum" if published else "files"
-    return data, f"{count}, {words}"
+    subjects = len(prompts["subjects"])
+    questions = prompts["questions"]
+    size = f"{subjects} subjects"
+    if (subjects, questions) != (mmlu.SUBJECTS, mmlu.QUESTIONS):
+        size += f", {questions} questions"
+    return Conditions(
+        data="samsum" if is_published else "files",
+        mmlu=f"{size}, {prompts['shots']}-shot cut to {facts['sequence_length']}",
+    )

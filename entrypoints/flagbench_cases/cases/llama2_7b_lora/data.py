@@ -1,4 +1,4 @@
-"""The data sets of the case: token blocks for training, and MMLU prompts for evaluation.
+"""Loads the data sets of the case: blocks of tokens for training, and MMLU prompts for evaluation.
 
 A run uses token ids only: tokenised by `prepare` (format llama-blocks/v1), tokenised at the start from the tiny set
 shipped here, or random (synthetic).
@@ -20,11 +20,18 @@ from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
 from flagbench_cases.prepare.synthetic import RandomBlocks, lognormal
 
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
-# Tokens of a prompt's heading, and of a question with its choices: lognormal with this mean and sigma. Token counts
-# of MMLU with Llama's tokeniser were not published; these are of the right order. Like real prompts, they are filled
-# with solved examples as long as they fit.
+"""The folder of the set shipped here."""
 HEADING = 16
-MEAN_QUESTION, SIGMA_QUESTION, SHORTEST_QUESTION = 90.0, 0.6, 24
+"""Tokens of a random prompt's heading.
+
+Token counts of MMLU with Llama's tokeniser were not published; these four numbers are of the right order.
+"""
+MEAN_QUESTION = 90.0
+"""The mean number of tokens of a random question with its choices."""
+SIGMA_QUESTION = 0.6
+"""The standard deviation of its logarithm."""
+SHORTEST_QUESTION = 24
+"""The least number of tokens of a random question."""
 
 
 class BlockSet(torch.utils.data.Dataset):
@@ -37,21 +44,24 @@ class BlockSet(torch.utils.data.Dataset):
         return len(self.blocks)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        """int64 [L]."""
+        """Return the tokens of a block, int64 [L]."""
         return torch.from_numpy(self.blocks[index].astype(np.int64))
 
     def digest(self) -> str:
-        """sha256 of the blocks."""
+        """Return the sha256 of the blocks."""
         return hashlib.sha256(np.ascontiguousarray(self.blocks).data).hexdigest()
 
 
 class MmluItem(NamedTuple):
-    """One question: prompt int64 [n], right choice 0..3, subject, and the number of shots that fit."""
+    """One question."""
 
     tokens: torch.Tensor
+    """The prompt, int64 [n]."""
     answer: int
+    """The right choice, 0 to 3."""
     subject: str
     shots: int
+    """The number of solved examples that fit before the question."""
 
 
 class MmluSet(torch.utils.data.Dataset):
@@ -90,7 +100,7 @@ class MmluSet(torch.utils.data.Dataset):
         return np.diff(self.offsets)
 
     def digest(self) -> str:
-        """sha256 of prompts, offsets and answers."""
+        """Return the sha256 of prompts, offsets and answers."""
         hasher = hashlib.sha256()
         for array in (self.tokens, self.offsets, self.answers):
             hasher.update(np.ascontiguousarray(array).data)
@@ -98,23 +108,24 @@ class MmluSet(torch.utils.data.Dataset):
 
 
 def batch_of(samples: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The publisher's batch of blocks: tokens, a mask of ones and labels, each a separate int64 [B, L]."""
+    """Return the publisher's batch of blocks: tokens, a mask of ones and labels, each a separate int64 [B, L]."""
     tokens = torch.stack(list(samples))
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens.clone()}
 
 
 class Sets(NamedTuple):
-    """The sets, and the values of a claim's `data` and `mmlu` conditions for them.
-
-    mmlu is None if the run asks no questions; mmlu_condition then is "none".
-    """
+    """The sets of a run."""
 
     train: BlockSet | RandomBlocks
     validation: BlockSet | RandomBlocks
     mmlu: MmluSet | None
+    """None if the run asks no questions."""
     condition: str
+    """The `data` condition, which is compared with that of a published result."""
     mmlu_condition: str
+    """The `mmlu` condition; "none" without questions."""
     facts: dict[str, Any]
+    """Facts about the sets for the record."""
 
 
 def load(data: dict[str, Any], model: dict[str, Any], folder: str | None, seed: int) -> Sets:
@@ -127,16 +138,22 @@ def load(data: dict[str, Any], model: dict[str, Any], folder: str | None, seed: 
         return _synthetic(data, model, seed)
     if data["source"] == "shipped":
         vocabulary = MmluVocabulary(os.path.join(TINY, "tokenizer.model"), model["vocab_size"])
-        folders = samsum.find(TINY), mmlu.find(TINY)
-        tokenised = blocks.tokenise(*folders, vocabulary, data["sequence_length"], data["shots"], lambda *_: None)
-        return _sets("the tiny set", tokenised, data, model, ("shipped", "shipped"))
-    place = prepared_folder.open_folder(folder or "", "llama2-7b-lora", "data", (blocks.FORMAT,))
-    return _sets(place.folder, blocks.read(place), data, model, None)
+        tokenised = blocks.tokenise(
+            samsum.find(TINY), mmlu.find(TINY), vocabulary, data["sequence_length"], data["shots"], lambda *_: None
+        )
+        return _make_sets("the tiny set", tokenised, data, model, blocks.Conditions("shipped", "shipped"))
+    prepared = prepared_folder.open_folder(folder or "", "llama2-7b-lora", "data", (blocks.FORMAT,))
+    return _make_sets(prepared.folder, blocks.read(prepared), data, model, blocks.conditions(prepared.facts))
 
 
-def _sets(
-    where: str, tokenised: Any, data: dict[str, Any], model: dict[str, Any], conditions: tuple[str, str] | None
+def _make_sets(
+    where: str,
+    tokenised: blocks.Tokenised,
+    data: dict[str, Any],
+    model: dict[str, Any],
+    conditions: blocks.Conditions,
 ) -> Sets:
+    """Make the sets of tokenised data. Raises DataError, which names `where`, if they do not fit the preset."""
     blocks.check(where, tokenised, data["sequence_length"], model["vocab_size"])
     arrays, facts = tokenised
     questions = MmluSet(
@@ -144,12 +161,20 @@ def _sets(
         subjects=facts["mmlu"]["subjects"],
         answer_tokens=facts["vocabulary"]["answer_tokens"],
     )
-    train, validation = BlockSet(arrays["train_blocks"]), BlockSet(arrays["validation_blocks"])
-    return Sets(train, validation, questions, *(conditions or blocks.conditions(facts)), facts)
+    return Sets(
+        train=BlockSet(arrays["train_blocks"]),
+        validation=BlockSet(arrays["validation_blocks"]),
+        mmlu=questions,
+        condition=conditions.data,
+        mmlu_condition=conditions.mmlu,
+        facts=facts,
+    )
 
 
 def _synthetic(data: dict[str, Any], model: dict[str, Any], seed: int) -> Sets:
-    length, size = data["sequence_length"], model["vocab_size"]
+    """Return sets of random tokens."""
+    length = data["sequence_length"]
+    size = model["vocab_size"]
     train = RandomBlocks(data["train_blocks"], length, size, seed)
     validation = RandomBlocks(data["validation_blocks"], length, size, seed + 1)
     facts: dict[str, Any] = {
@@ -169,14 +194,18 @@ def _synthetic(data: dict[str, Any], model: dict[str, Any], seed: int) -> Sets:
 
 
 def random_questions(data: dict[str, Any], model: dict[str, Any], seed: int) -> MmluSet:
-    """`mmlu_items` random prompts with the lengths of few-shot prompts shortened to the sequence length."""
-    count, limit, most = data["mmlu_items"], data["sequence_length"], data["shots"]
+    """Return `mmlu_items` random prompts, with the lengths of few-shot prompts shortened to the sequence length.
+
+    Like real prompts, they are filled with solved examples as long as they fit.
+    """
+    count = data["mmlu_items"]
+    limit = data["sequence_length"]
     generator = np.random.RandomState(seed)
     heading = min(HEADING, limit // 8)
     # A question and its solved examples are from the same subject and assumed to have the same length.
     shortest = min(SHORTEST_QUESTION, limit // 4)
     size = lognormal(generator, count, MEAN_QUESTION, SIGMA_QUESTION, shortest, limit - heading)
-    shots = np.minimum(most, (limit - heading) // size - 1)
+    shots = np.minimum(data["shots"], (limit - heading) // size - 1)
     lengths = heading + (shots + 1) * size
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = generator.randint(EOS + 1, model["vocab_size"], size=int(offsets[-1])).astype(np.int32)

@@ -1,7 +1,8 @@
-"""A decoder with adapters on every projection: transformers' Llama and Qwen2 as NeMo AutoModel 507bfb75 has them.
+"""A decoder with LoRA adapters on every projection: Llama and Qwen2 as in NeMo AutoModel (commit 507bfb75).
 
-An adapter's dropout follows its product. Only torch is needed: its operators do what Liger's kernels do there, and
-keep as much for the backward pass (the quirks `liger-kernels` and `less-kept-for-backward`).
+Dropout is applied to the result of an adapter. Only torch is needed: its operators compute what Liger's kernels do
+there, and keep the same amount for the backward pass (the quirks `liger-kernels` and `less-kept-for-backward` in the
+case manifests).
 
 Shapes: B batch, T tokens, D model width, H heads, K heads of keys and values, W width of a head, F width of the MLP.
 """
@@ -20,13 +21,19 @@ from flagbench_cases.cases.llama2_7b_lora.forward import rotate_half
 from flagbench_cases.cases.llama2_7b_lora.model import LlamaShape, LoraShape
 
 PROJECTIONS = "q+k+v+o+gate+up+down"
-"""Those of a layer, each with an adapter: the value of `model.lora.projections`."""
+"""The projections of a layer, each with an adapter: the value of `model.lora.projections`."""
 IGNORED = -100
 """The label of a token that has no next one."""
+LLAMA3_LOW = 1.0
+"""`low_freq_factor` of Llama 3.1's rope type llama3."""
+LLAMA3_HIGH = 4.0
+"""Its `high_freq_factor`."""
+LLAMA3_POSITIONS = 8192
+"""Its `original_max_position_embeddings`."""
 
 
 def has_fused_attention() -> bool:
-    """Whether this torch has attention in one kernel, which repeats keys and values for their groups (torch 2.5)."""
+    """Return whether this torch has attention in one kernel that supports grouped queries (torch 2.5)."""
     return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
 
 
@@ -37,7 +44,8 @@ class Adapted(nn.Linear):
         super().__init__(into, out, bias, **options)
         self.lora_a = nn.Parameter(torch.empty(lora.r, into, **options))
         self.lora_b = nn.Parameter(torch.empty(out, lora.r, **options))
-        self.scale, self.dropout = lora.alpha / lora.r, lora.dropout
+        self.scale = lora.alpha / lora.r
+        self.dropout = lora.dropout
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """[..., in] to [..., out]."""
@@ -46,11 +54,12 @@ class Adapted(nn.Linear):
 
 
 class Norm(nn.Module):
-    """RMSNorm, in one kernel where torch has one (torch 2.4)."""
+    """RMSNorm, in one kernel if torch has one (torch 2.4)."""
 
     def __init__(self, shape: LlamaShape, **options: Any) -> None:
         super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.empty(shape.dim, **options)), shape.norm_eps
+        self.weight = nn.Parameter(torch.empty(shape.dim, **options))
+        self.eps = shape.norm_eps
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """[..., D] to [..., D]."""
@@ -59,17 +68,23 @@ class Norm(nn.Module):
     def _normalise(self, hidden: torch.Tensor) -> torch.Tensor:
         if hasattr(F, "rms_norm"):
             return F.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
-        wide = hidden.float()
-        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(hidden.dtype)
+        hidden_fp32 = hidden.float()
+        variance = hidden_fp32.pow(2).mean(-1, keepdim=True)
+        return self.weight * (hidden_fp32 * torch.rsqrt(variance + self.eps)).to(hidden.dtype)
 
 
 class Layer(nn.Module):
     """Attention and MLP, each after a norm and added to its input."""
 
     def __init__(self, shape: LlamaShape, fused: bool, **options: Any) -> None:
+        """`fused`: whether attention is one kernel; `options`: dtype and device of all parameters."""
         super().__init__()
-        self.shape, self.fused, lora, dim = shape, fused, shape.lora, shape.dim
-        self.attention_norm, self.mlp_norm = Norm(shape, **options), Norm(shape, **options)
+        self.shape = shape
+        self.fused = fused
+        lora = shape.lora
+        dim = shape.dim
+        self.attention_norm = Norm(shape, **options)
+        self.mlp_norm = Norm(shape, **options)
         self.q = Adapted(lora, dim, dim, shape.qkv_bias, **options)
         self.k = Adapted(lora, dim, shape.kv_dim, shape.qkv_bias, **options)
         self.v = Adapted(lora, dim, shape.kv_dim, shape.qkv_bias, **options)
@@ -86,14 +101,18 @@ class Layer(nn.Module):
 
     def _attend(self, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """Causal attention, [B, T, D] to [B, T, D]."""
-        shape, (batch, length, _) = self.shape, normed.shape
-        parts = self.q(normed), self.k(normed), self.v(normed)
-        query, key, value = (part.view(batch, length, -1, cos.shape[-1]).transpose(1, 2) for part in parts)
-        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        shape = self.shape
+        batch, length, _ = normed.shape
+        projected = self.q(normed), self.k(normed), self.v(normed)
+        query, key, value = (part.view(batch, length, -1, cos.shape[-1]).transpose(1, 2) for part in projected)
+        query = rotate(query, cos, sin)
+        key = rotate(key, cos, sin)
         if self.fused:
             context = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         else:
-            key, value = (states.repeat_interleave(shape.heads // shape.kv_heads, 1) for states in (key, value))
+            queries_per_key = shape.heads // shape.kv_heads
+            key = key.repeat_interleave(queries_per_key, 1)
+            value = value.repeat_interleave(queries_per_key, 1)
             scores = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(query.shape[-1])  # [B, H, T, T]
             later = torch.ones(length, length, dtype=torch.bool, device=normed.device).triu(1)
             weights = F.softmax(scores.masked_fill(later, -math.inf), dim=-1, dtype=torch.float32)
@@ -102,14 +121,19 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The whole model, of which only adapters are trained; `initialise` gives its parameters their values."""
+    """The complete model, of which only the adapters are trained. `initialise` gives its parameters their values."""
 
     def __init__(self, shape: LlamaShape, fused: bool, **options: Any) -> None:
-        """`options`: dtype and device of all parameters. Raises ValueError for adapters in other places."""
+        """`fused`: whether attention is one kernel; `options`: dtype and device of all parameters.
+
+        Raises ValueError if the adapters are to be on other projections.
+        """
         super().__init__()
         if shape.lora.projections != PROJECTIONS:
             raise ValueError(f"adapters are on {PROJECTIONS}, and not on {shape.lora.projections}")
-        self.shape, self.recompute = shape, False
+        self.shape = shape
+        self.recompute = False
+        """Whether layers are computed again in the backward pass."""
         self.embedding = nn.Parameter(torch.empty(shape.vocab_size, shape.dim, **options))
         self.layers = nn.ModuleList(Layer(shape, fused, **options) for _ in range(shape.layers))
         self.norm = Norm(shape, **options)
@@ -118,7 +142,7 @@ class Decoder(nn.Module):
             parameter.requires_grad_("lora_" in name)
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The sum of the losses, nats, of tokens [B, T] with their next tokens as labels [B, T]."""
+        """Return the sum of the losses, nats, of tokens [B, T] with their next tokens as labels [B, T]."""
         hidden = F.embedding(tokens, self.embedding)
         cos, sin = (table.to(hidden.dtype) for table in rotary(self.shape, tokens.shape[1], tokens.device))
         for layer in self.layers:
@@ -126,14 +150,24 @@ class Decoder(nn.Module):
                 hidden = checkpoint(layer, hidden, cos, sin, use_reentrant=False)
             else:
                 hidden = layer(hidden, cos, sin)
-        return torch.stack([self._loss(*pair) for pair in zip(self.norm(hidden), labels)]).sum()
+        losses = []
+        for sequence, sequence_labels in zip(self.norm(hidden), labels):
+            losses.append(self._loss(sequence, sequence_labels))
+        return torch.stack(losses).sum()
 
     def _loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The summed loss of one sequence, [T, D] and [T]: the logits of all would need twice the memory."""
-        return F.cross_entropy(F.linear(hidden, self.head).float(), labels, ignore_index=IGNORED, reduction="sum")
+        """Return the summed loss of one sequence, [T, D] and [T].
+
+        The logits of all sequences of a batch at once would need more memory.
+        """
+        logits = F.linear(hidden, self.head).float()
+        return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
 
     def initialise(self, seed: int) -> None:
-        """Random weights; norms are one, A is Xavier's, B zero. Drawn where they are, so it takes seconds."""
+        """Set random weights: norms are one, A has Xavier's initialisation, B is zero, all others are normal.
+
+        They are drawn on the model's device, which takes seconds.
+        """
         generator = torch.Generator(device=self.head.device).manual_seed(seed)
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -149,26 +183,34 @@ class Decoder(nn.Module):
 
 
 def keep_inputs(function: Any, *inputs: torch.Tensor) -> Any:
-    """Call a function of tensors and keep only its inputs for the backward pass, which repeats the call. For
-    functions without matrix products and random numbers, which are cheap to repeat."""
+    """Call a function of tensors and keep only its inputs for the backward pass, which repeats the call.
+
+    It is used for functions without matmuls and random numbers, which are cheap to repeat.
+    """
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """[..., F] and [..., F] to [..., F]."""
+    """Return silu(gate) * up; all are [..., F]."""
     return F.silu(gate) * up
 
 
 def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """[B, H, T, W] with the angles of their positions; `cos` and `sin` [T, W]."""
+    """Rotate heads [B, H, T, W] by the angles of their positions; `cos` and `sin` [T, W]."""
     return states * cos + rotate_half(states) * sin
 
 
 def rotary(shape: LlamaShape, length: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines, fp32 [T, W]. Stretched as by transformers' rope type llama3: factors 1 and 4 of 8192."""
+    """Return the cosines and sines of the rotary embedding, each fp32 [T, W].
+
+    As in transformers' rope type llama3, low frequencies are divided by `rope_factor`, high ones are kept, and those
+    between are interpolated.
+    """
     width = shape.dim // shape.heads
-    rates = shape.rope_theta ** (-torch.arange(0, width, 2, device=device).float() / width)
-    kept = ((8192 * rates / (2 * math.pi) - 1) / (4 - 1)).clamp(0, 1)
-    angles = torch.outer(torch.arange(length, device=device).float(), rates * (kept + (1 - kept) / shape.rope_factor))
+    frequencies = shape.rope_theta ** (-torch.arange(0, width, 2, device=device).float() / width)
+    turns = LLAMA3_POSITIONS * frequencies / (2 * math.pi)  # over the positions of Llama 3
+    kept_share = ((turns - LLAMA3_LOW) / (LLAMA3_HIGH - LLAMA3_LOW)).clamp(0, 1)
+    scaled = frequencies * (kept_share + (1 - kept_share) / shape.rope_factor)
+    angles = torch.outer(torch.arange(length, device=device).float(), scaled)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()

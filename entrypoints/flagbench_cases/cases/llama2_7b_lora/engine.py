@@ -1,8 +1,8 @@
 """The published training step in plain torch: one device as published, several with DistributedDataParallel.
 
-The publisher's step: forward under autocast, accumulate the loss, synchronise, backward, (fp16: synchronise, scaled
-update | plain update), read and display the loss, synchronise. Unusual parts are listed as quirks in the case
-manifest.
+The publisher's step: forward under autocast, accumulate the loss, synchronise, backward, update (with fp16 after
+another synchronisation, and scaled), read and display the loss, synchronise. Unusual parts are listed under `quirks`
+in the case manifest.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from flagbench_cases.engines.data_parallel import data_parallel
 from flagbench_cases.engines.precision_switches import autocast
 from flagbench_cases.shared.errors import DataError, UsageError
 
-ACCUMULATED = 1  # batches before an update: the published loss is divided by it
+ACCUMULATION_STEPS = 1
+"""Batches before an update; the publisher divides the loss by it."""
 OPTIMIZER_STATE = ("exp_avg", "exp_avg_sq", "step")
+"""The names of AdamW's state of a parameter: first and second moment, and the number of updates."""
 
 
 class TorchEngine:
@@ -45,14 +47,18 @@ class TorchEngine:
         half = self.precision == "fp16"
         self.optimizer = adamw(list(parameters.values()), train, fused=half)
         self.scaler = loss_scaler(self.device) if half else None
-        self._scale = self.scaler.get_scale() if self.scaler else 1.0
+        """The loss scaler of fp16; None for other precisions."""
+        self._last_scale = self._loss_scale()
         if context.world > 1:
             ignore_frozen(module, parameters)
         self.network = data_parallel(module, context, watched=list(parameters.values()))
-        self.taken = 0
-        self.total_loss: Any = 0.0  # of an epoch, on the device
+        self.steps_taken = 0
+        self.total_loss: Any = 0.0
+        """The sum of the losses of an epoch, on the device. The publisher computes it, and nothing reads it here."""
         self.bar: Any = None
+        """The progress bar of the epoch, if the workload shows one."""
         self.condition = OPTIMIZER % train["weight_decay"]
+        """The `optimizer` condition."""
         if half:
             self.condition += ", fused"
 
@@ -61,7 +67,7 @@ class TorchEngine:
         synchronize = self.context.device.synchronize
         with autocast(self.device, self.precision):
             loss = loss_of(self.network, batch)
-        loss = loss / ACCUMULATED
+        loss = loss / ACCUMULATION_STEPS
         self.total_loss += loss.detach().float()
         synchronize()
         if self.scaler is None:
@@ -75,7 +81,7 @@ class TorchEngine:
             self.scaler.step(self.optimizer)
             self.scaler.update()
         self.optimizer.zero_grad()
-        self.taken += 1
+        self.steps_taken += 1
         if self.bar is not None:
             self.bar.advance()
         value = float(loss.detach().float())
@@ -84,11 +90,19 @@ class TorchEngine:
         synchronize()
         return value
 
-    def skipped(self) -> bool:
-        """Whether the loss scaler skipped the last step, after which it is lower. Call it once for each step."""
-        before = self._scale
-        self._scale = self.scaler.get_scale() if self.scaler else 1.0
-        return self._scale < before
+    def _loss_scale(self) -> float:
+        if self.scaler is None:
+            return 1.0
+        return float(self.scaler.get_scale())
+
+    def poll_skipped(self) -> bool:
+        """Return whether the loss scaler skipped the last step, after which its scale is lower.
+
+        Must be called once for each step, since it compares the scale with that of the last call.
+        """
+        scale_before = self._last_scale
+        self._last_scale = self._loss_scale()
+        return self._last_scale < scale_before
 
     def begin(self, rate: float) -> None:
         """Start an epoch with its learning rate."""
@@ -101,24 +115,24 @@ class TorchEngine:
             group["lr"] = rate
 
     def facts(self) -> dict[str, Any]:
-        """Facts about the updates. Skipped updates do not advance the optimizer's step count."""
+        """Return facts about the updates. Skipped updates do not advance the optimizer's step count."""
         counts = [float(state["step"]) for state in self.optimizer.state.values() if "step" in state]
         updates = int(min(counts)) if counts else 0
         return {
             "updates": updates,
-            "skipped_steps": self.taken - updates,
+            "skipped_steps": self.steps_taken - updates,
             "loss_scale": self.scaler.get_scale() if self.scaler else None,
         }
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Adapters and their moments as tensors; loss scale and number of steps as facts."""
+        """Return the adapters and their moments as tensors, and the loss scale and number of steps as facts."""
         tensors = {"adapter." + name: parameter.detach() for name, parameter in self.parameters.items()}
         for name, parameter in self.parameters.items():
             for moment in OPTIMIZER_STATE:
                 if moment in self.optimizer.state[parameter]:
                     tensors[f"{moment}.{name}"] = torch.as_tensor(self.optimizer.state[parameter][moment])
         scaler = self.scaler.state_dict() if self.scaler else None
-        return tensors, {"taken": self.taken, "scaler": scaler}
+        return tensors, {"taken": self.steps_taken, "scaler": scaler}
 
     def restore(self, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
         """Restore what `state` returned. Raises DataError if a tensor or the loss scale is missing."""
@@ -137,8 +151,8 @@ class TorchEngine:
             if not facts["scaler"]:
                 raise DataError("the checkpoint has no loss scale", "resume from another checkpoint")
             self.scaler.load_state_dict(facts["scaler"])
-            self._scale = self.scaler.get_scale()
-        self.taken = int(facts["taken"])
+            self._last_scale = self._loss_scale()
+        self.steps_taken = int(facts["taken"])
 
 
 def ignore_frozen(module: torch.nn.Module, parameters: dict[str, torch.nn.Parameter]) -> None:
@@ -146,8 +160,8 @@ def ignore_frozen(module: torch.nn.Module, parameters: dict[str, torch.nn.Parame
 
     They are equal on all ranks from the start, as verified by the parameter check of the record.
     """
-    ours = {id(parameter) for parameter in parameters.values()}
-    frozen = [name for name, parameter in module.named_parameters() if id(parameter) not in ours]
+    trained = {id(parameter) for parameter in parameters.values()}
+    frozen = [name for name, parameter in module.named_parameters() if id(parameter) not in trained]
     names = frozen + [name for name, _ in module.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
 

@@ -1,6 +1,7 @@
 """The training step with DeepSpeed, ZeRO stages 0 to 2, configured by the manifest's `engine` section.
 
-The publisher did not use it.
+The publisher did not use DeepSpeed; `--set engine=deepspeed` selects it. ZeRO splits the optimizer's state (stage 1)
+and the gradients (stage 2) over the ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ STAGES = (0, 1, 2)
 
 def refuse(config: dict[str, Any], device: torch.device, world: int) -> None:
     """Raise UsageError for settings that DeepSpeed does not support here."""
-    stage, precision = config["engine"]["zero_stage"], config["precision"]
+    stage = config["engine"]["zero_stage"]
+    precision = config["precision"]
     old_gloo = device.type == "cpu" and int(torch.__version__.split(".")[0]) < 2
     if stage not in STAGES:
         _refuse(f"ZeRO stage {stage}, which splits the frozen weights, is not supported", "use zero_stage 0 to 2")
@@ -33,20 +35,20 @@ def refuse(config: dict[str, Any], device: torch.device, world: int) -> None:
     deepspeed.load(device)
 
 
-def _refuse(what: str, remedy: str) -> None:
-    raise UsageError(what, remedy)
+def _refuse(message: str, remedy: str) -> None:
+    raise UsageError(message, remedy)
 
 
 def ds_config(config: dict[str, Any], replicas: int) -> dict[str, Any]:
-    """The ds_config of a run: the manifest's `engine.deepspeed` with batch size, stage and precision."""
+    """Return the ds_config of a run: the manifest's `engine.deepspeed` with batch size, stage and precision."""
     settings = copy.deepcopy(config["engine"]["deepspeed"])
-    batch = config["train"]["batch_size"]
-    settings.update(train_batch_size=batch * replicas, train_micro_batch_size_per_gpu=batch)
+    batch_size = config["train"]["batch_size"]
+    settings.update(train_batch_size=batch_size * replicas, train_micro_batch_size_per_gpu=batch_size)
     settings["gradient_accumulation_steps"] = 1
     settings["zero_optimization"]["stage"] = config["engine"]["zero_stage"]
-    half = settings.pop("fp16")
+    fp16_settings = settings.pop("fp16")
     if config["precision"] == "fp16":
-        settings["fp16"] = dict(half, enabled=True)
+        settings["fp16"] = dict(fp16_settings, enabled=True)
     elif config["precision"] == "bf16":
         settings["bf16"] = {"enabled": True}
     return settings
@@ -67,11 +69,13 @@ class DeepSpeedEngine:
         # In 16 bits, stage 0 runs a step with zero gradients to create AdamW's moments, which AdamW would count.
         optimizer.state.clear()
         self.version = deepspeed.version(context.device.torch)
-        self.taken = self._skipped = 0
+        self.steps_taken = 0
+        self._skipped_before = 0
         self.name = f"deepspeed-zero{config['engine']['zero_stage']}"
         # In 16 bits, DeepSpeed updates fp32 copies of the adapters; the published step updates the adapters directly.
         masters = "" if config["precision"] in ("fp32", "tf32") else ", fp32 masters"
         self.condition = OPTIMIZER % config["train"]["weight_decay"] + masters
+        """The `optimizer` condition."""
 
     def step(self, batch: dict[str, torch.Tensor]) -> float:
         """Run one step on a batch of `data.batch_of`; returns this rank's mean loss, nats per token."""
@@ -79,13 +83,15 @@ class DeepSpeedEngine:
         self.network.backward(loss)
         self.context.probe.backward_done()
         self.network.step()
-        self.taken += 1
+        self.steps_taken += 1
         return float(loss.detach())
 
-    def skipped(self) -> bool:
-        """Whether the loss scaler skipped the last step. Call it once for each step."""
-        before, self._skipped = self._skipped, int(self.network.skipped_steps)
-        return self._skipped > before
+    def poll_skipped(self) -> bool:
+        """Return whether the loss scaler skipped the last step. Must be called once for each step."""
+        skipped = int(self.network.skipped_steps)
+        has_skipped = skipped > self._skipped_before
+        self._skipped_before = skipped
+        return has_skipped
 
     def begin(self, rate: float) -> None:
         """Start an epoch with its learning rate."""
@@ -97,11 +103,11 @@ class DeepSpeedEngine:
             group["lr"] = rate
 
     def facts(self) -> dict[str, Any]:
-        """Facts about the updates, and DeepSpeed's configuration."""
+        """Return facts about the updates, and DeepSpeed's configuration."""
         skipped = int(self.network.skipped_steps)
         scale = float(self.network.optimizer.loss_scale) if "fp16" in self.ds_config else None
         return {
-            "updates": self.taken - skipped,
+            "updates": self.steps_taken - skipped,
             "skipped_steps": skipped,
             "loss_scale": scale,
             "deepspeed": self.version,
@@ -109,9 +115,9 @@ class DeepSpeedEngine:
         }
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Not supported; rejected before a run starts."""
+        """Raise UsageError: checkpoints are not supported, and rejected before a run starts."""
         raise UsageError("the deepspeed engine cannot write checkpoints", "use engine=torch")
 
     def restore(self, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
-        """Not supported; rejected before a run starts."""
+        """Raise UsageError: checkpoints are not supported, and rejected before a run starts."""
         raise UsageError("the deepspeed engine cannot resume from a checkpoint", "use engine=torch")

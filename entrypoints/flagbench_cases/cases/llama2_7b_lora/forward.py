@@ -1,8 +1,8 @@
 """The forward pass of the publisher's versions, transformers 4.31 and peft 0.4, on the modules of any version.
 
 Newer versions compute the same with different operators, which save or copy less: labels are padded instead of
-copying the logits, the mask is boolean, an adapter is not added in place. Modules and parameters are the library's,
-but the sequence of operators is defined here for all stacks.
+copying the logits, the mask is boolean, an adapter is not added in place. Modules and parameters are those of the
+installed transformers and peft, but the sequence of operators is defined here, so that it is the same everywhere.
 
 Shapes: B batch, T tokens, D model width, H heads, K heads of keys and values, W width of a head, V vocabulary.
 """
@@ -21,17 +21,22 @@ Pair = Tuple[torch.Tensor, torch.Tensor]
 
 
 class PublishedForward:
-    """Replaces `forward` of a LlamaForCausalLM. `recompute`: layers are recomputed in the backward pass."""
+    """Replaces `forward` of a LlamaForCausalLM."""
 
     def __init__(self, model: Any, shape: Any, dtype: torch.dtype, device: torch.device, output: Any) -> None:
-        """`dtype` is that of the model. The rotary tables are fp16 for fp16, else fp32."""
+        """Make the rotary tables of a model.
+
+        `shape`: its LlamaShape; `dtype`: that of its parameters; `output`: transformers' class for the result.
+        """
         self.model = model
         self.shape = shape
         self.output = output
         self.recompute = False
+        """Whether layers are computed again in the backward pass."""
         self.tables = rotary_tables(shape, device)
-        if dtype == torch.float16:
-            self.tables = self.tables[0].half(), self.tables[1].half()
+        if dtype == torch.float16:  # for bf16, the publisher's tables stay in fp32
+            cos, sin = self.tables
+            self.tables = cos.half(), sin.half()
 
     def __call__(
         self,
@@ -40,8 +45,12 @@ class PublishedForward:
         labels: torch.Tensor | None = None,
         **_: Any,
     ) -> Any:
-        """Tokens, mask and labels [B, T] to fp32 logits [B, T, V] and, with labels, the mean loss in nats."""
-        base, length = self.model.model, input_ids.shape[1]
+        """Return fp32 logits [B, T, V] of tokens [B, T] and, with labels [B, T], the mean loss in nats.
+
+        `attention_mask` [B, T] is 0 for padding; without it, there is none. Other arguments are ignored.
+        """
+        base = self.model.model
+        length = input_ids.shape[1]
         if attention_mask is None:
             attention_mask = torch.ones(input_ids.shape, dtype=torch.bool, device=input_ids.device)
         positions = torch.arange(0, length, dtype=torch.long, device=input_ids.device).unsqueeze(0).view(-1, length)
@@ -65,29 +74,36 @@ class PublishedForward:
     def _attend(
         self, attention: Any, hidden: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor
     ) -> torch.Tensor:
-        """Product, mask, softmax in fp32, product: [B, T, D] to [B, T, D]."""
-        shape, (batch, length, width) = self.shape, hidden.shape
-        head = shape.dim // shape.heads
-        query = project(attention.q_proj, hidden).view(batch, length, shape.heads, head).transpose(1, 2)
-        key = project(attention.k_proj, hidden).view(batch, length, shape.kv_heads, head).transpose(1, 2)
-        value = project(attention.v_proj, hidden).view(batch, length, shape.kv_heads, head).transpose(1, 2)
+        """Run attention with separate operators, its softmax in fp32: [B, T, D] to [B, T, D]."""
+        shape = self.shape
+        batch, length, width = hidden.shape
+        head_dim = shape.dim // shape.heads
+        queries_per_key = shape.heads // shape.kv_heads
+        query = project(attention.q_proj, hidden).view(batch, length, shape.heads, head_dim).transpose(1, 2)
+        key = project(attention.k_proj, hidden).view(batch, length, shape.kv_heads, head_dim).transpose(1, 2)
+        value = project(attention.v_proj, hidden).view(batch, length, shape.kv_heads, head_dim).transpose(1, 2)
         cos, sin = (self._rows(table, value, positions) for table in self.tables)
-        query, key = (states * cos + rotate_half(states) * sin for states in (query, key))
-        key, value = (repeated(states, shape.heads // shape.kv_heads) for states in (key, value))
-        scores = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(head) + mask  # [B, H, T, T]
+        query = query * cos + rotate_half(query) * sin
+        key = key * cos + rotate_half(key) * sin
+        key = repeat_heads(key, queries_per_key)
+        value = repeat_heads(value, queries_per_key)
+        scores = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(head_dim) + mask  # [B, H, T, T]
         weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
         context = torch.matmul(weights, value).transpose(1, 2).contiguous()
         return attention.o_proj(context.reshape(batch, length, width))
 
     @staticmethod
     def _rows(table: torch.Tensor, like: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """The rows [1, 1, T, W] of a table [1, 1, positions, W] for each token. As published, done in every layer."""
+        """Return the rows [1, 1, T, W] of a table [1, 1, positions, W] for each token.
+
+        As published, this is repeated in every layer.
+        """
         rows = table[:, :, : like.shape[-2], ...].to(dtype=like.dtype).squeeze(1).squeeze(0)
         return rows[positions].unsqueeze(1)
 
 
 def rotary_tables(shape: Any, device: torch.device) -> Pair:
-    """Cosines and sines of position / rope_theta ** (2 i / W), repeated twice: fp32 [1, 1, positions, W]."""
+    """Return cosines and sines of position / rope_theta ** (2 i / W), repeated twice: fp32 [1, 1, positions, W]."""
     width = shape.dim // shape.heads
     frequencies = 1.0 / (shape.rope_theta ** (torch.arange(0, width, 2).float() / width))
     angles = torch.outer(torch.arange(shape.positions).float(), frequencies)
@@ -101,7 +117,7 @@ def rotate_half(states: torch.Tensor) -> torch.Tensor:
     return torch.cat((-states[..., middle:], states[..., :middle]), dim=-1)
 
 
-def repeated(states: torch.Tensor, times: int) -> torch.Tensor:
+def repeat_heads(states: torch.Tensor, times: int) -> torch.Tensor:
     """Repeat each head of keys or values `times` times: [B, K, T, W] to [B, H, T, W]."""
     if times == 1:
         return states
@@ -111,7 +127,7 @@ def repeated(states: torch.Tensor, times: int) -> torch.Tensor:
 
 
 def project(linear: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """A linear layer; its adapter, if any, is added in place."""
+    """Apply a linear layer. Its adapter, if it has one, is added in place, as published."""
     if not hasattr(linear, "lora_A"):
         return linear(hidden)
     down, up = linear.lora_A["default"], linear.lora_B["default"]
@@ -122,7 +138,7 @@ def project(linear: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def causal(length: int, like: torch.Tensor) -> torch.Tensor:
-    """The causal mask [1, 1, T, T]: 0 if visible, else the lowest number of the dtype."""
+    """Return the causal mask [1, 1, T, T] in the dtype of `like`: 0 if visible, else its lowest number."""
     mask = torch.full((length, length), torch.finfo(like.dtype).min, device=like.device)
     index = torch.arange(length, device=like.device)
     mask.masked_fill_(index < (index + 1).view(length, 1), 0)
@@ -137,7 +153,7 @@ def expanded(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def shifted_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean next-token loss, nats per token. As published, logits and labels are copied."""
-    heads = logits[..., :-1, :].contiguous()
-    wanted = labels[..., 1:].contiguous()
-    return F.cross_entropy(heads.view(-1, heads.shape[-1]), wanted.view(-1))
+    """Return the mean next-token loss, nats per token. As published, logits and labels are copied."""
+    shifted_logits = logits[..., :-1, :].contiguous()
+    shifted_labels = labels[..., 1:].contiguous()
+    return F.cross_entropy(shifted_logits.view(-1, shifted_logits.shape[-1]), shifted_labels.view(-1))

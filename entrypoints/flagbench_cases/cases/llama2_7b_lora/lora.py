@@ -1,4 +1,4 @@
-"""LoRA on q_proj and v_proj through peft, with adapter names that do not depend on the version of peft.
+"""Adds LoRA to q_proj and v_proj through peft, with adapter names that do not depend on the version of peft.
 
 An old peft cannot read adapters saved by a new one, whose configuration has unknown keys. So peft's files are not
 used: adapters are plain tensors `layers.N.q_proj.A` and `.B`, and their settings are in the manifest.
@@ -16,7 +16,9 @@ from flagbench_cases.cases.llama2_7b_lora.model import LlamaShape, library
 from flagbench_cases.shared.errors import CaseError, DataError
 
 TARGETS = ("q_proj", "v_proj")
-PARAMETER = re.compile(r".*\.layers\.(\d+)\.self_attn\.(q_proj|v_proj)\.lora_(A|B)\.default\.weight")
+"""The projections that have adapters."""
+ADAPTER_NAME = re.compile(r".*\.layers\.(\d+)\.self_attn\.(q_proj|v_proj)\.lora_(A|B)\.default\.weight")
+"""The name that peft gives the parameter of an adapter."""
 
 
 def attach(model: Any, shape: LlamaShape, recompute: bool) -> Any:
@@ -35,18 +37,15 @@ def attach(model: Any, shape: LlamaShape, recompute: bool) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    base = next(model.parameters()).dtype
-    lifted = base == torch.bfloat16
+    base_dtype = next(model.parameters()).dtype
+    adapters_in_fp32 = base_dtype == torch.bfloat16
     with warnings.catch_warnings():
         # peft uses a name deprecated by transformers 5, which users cannot fix.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-        module = peft.get_peft_model(model, config, autocast_adapter_dtype=lifted)
+        module = peft.get_peft_model(model, config, autocast_adapter_dtype=adapters_in_fp32)
     # Not with transformers' own switch, which with peft requires a needless gradient of the embeddings.
     model.forward.recompute = recompute
-    if lifted:
-        verify(module, shape, torch.float32)
-    else:
-        verify(module, shape, base)
+    verify(module, shape, torch.float32 if adapters_in_fp32 else base_dtype)
     return module
 
 
@@ -54,11 +53,10 @@ def verify(module: torch.nn.Module, shape: LlamaShape, dtype: torch.dtype) -> No
     """Raise CaseError unless exactly the adapters are trainable, with the expected number and dtype."""
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in trainable)
-    types = {parameter.dtype for parameter in trainable}
-    ours = list(adapters(module).values())
-    same = len(ours) == len(trainable) and all(a is b for a, b in zip(ours, trainable))
-    if count != shape.adapter_parameters or types != {dtype} or not same:
-        names = "/".join(sorted(str(t) for t in types))
+    dtypes = {parameter.dtype for parameter in trainable}
+    is_adapters = list(map(id, adapters(module).values())) == list(map(id, trainable))
+    if count != shape.adapter_parameters or dtypes != {dtype} or not is_adapters:
+        names = "/".join(sorted(map(str, dtypes)))
         raise CaseError(
             f"peft created {count} trainable parameters of {names}, not {shape.adapter_parameters} of {dtype}",
             "use the version of peft in this image's lock",
@@ -66,10 +64,10 @@ def verify(module: torch.nn.Module, shape: LlamaShape, dtype: torch.dtype) -> No
 
 
 def adapters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """The adapters by name, in the order of the forward pass: A [r, in], B [out, r]."""
+    """Return the adapters by name, in the order of the forward pass: A [r, in], B [out, r]."""
     parameters = {}
     for name, parameter in module.named_parameters():
-        match = PARAMETER.fullmatch(name)
+        match = ADAPTER_NAME.fullmatch(name)
         if match:
             layer, projection, matrix = match.groups()
             parameters[f"layers.{layer}.{projection}.{matrix}"] = parameter
@@ -80,8 +78,10 @@ def fill(parameters: dict[str, torch.nn.Parameter], tensors: dict[str, torch.Ten
     """Set the adapters to `tensors` of the same names. Raises DataError if names or shapes differ."""
     for name, parameter in parameters.items():
         tensor = tensors.get(name)
-        if tensor is None or tensor.shape != parameter.shape:
-            what = f"no adapter {name}" if tensor is None else f"an adapter {name} of another shape"
-            raise DataError(f"the checkpoint has {what}", "resume from a checkpoint of this model")
+        remedy = "resume from a checkpoint of this model"
+        if tensor is None:
+            raise DataError(f"the checkpoint has no adapter {name}", remedy)
+        if tensor.shape != parameter.shape:
+            raise DataError(f"the checkpoint has an adapter {name} of another shape", remedy)
         with torch.no_grad():
             parameter.copy_(tensor)

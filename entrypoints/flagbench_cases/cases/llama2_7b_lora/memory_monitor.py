@@ -1,7 +1,7 @@
-"""The publisher's memory monitor: a thread that continuously reads this process's memory during an epoch.
+"""Repeats the publisher's memory monitor: a thread that continuously reads this process's memory during an epoch.
 
-It contends with the step for the interpreter lock, so it affects the published iteration time. Before and after an
-epoch garbage is collected and torch's cache is emptied.
+The thread contends with the step for the interpreter lock, so it affects the published iteration time. Before and
+after an epoch, garbage is collected and torch's cache is emptied.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import torch
 
 
 class MemoryMonitor:
-    """A context manager that reads the resident memory in a thread; `peak` in bytes."""
+    """A context manager that reads the resident memory in a thread."""
 
     def __init__(self, device: Any | None = None) -> None:
-        """The peak of `device` is read before its cache is emptied."""
+        """`device`: its peak of used memory is read before its cache is emptied, so that it is not missed."""
         self.peak = 0
+        """The largest resident memory that was read, bytes."""
         self._device = device
         self._process = psutil.Process()
         self._watching = True

@@ -1,7 +1,8 @@
-"""MMLU: multiple-choice questions with four choices, preceded by as many solved examples as fit.
+"""Makes prompts of MMLU: questions with four choices, preceded by as many solved examples ("shots") as fit.
 
-A data folder has dev/{subject}_dev.csv and test/{subject}_test.csv without a header: question, four choices, the
-letter of the right one. Cells may be quoted and contain line breaks.
+A data folder has dev/{subject}_dev.csv with the examples and test/{subject}_test.csv with the questions, both without
+a header. A row is the question, four choices, and the letter of the right one. Cells may be quoted and contain line
+breaks.
 """
 
 from __future__ import annotations
@@ -18,30 +19,43 @@ from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 
 CHOICES = ("A", "B", "C", "D")
-SUBJECTS, QUESTIONS = 57, 14042
-"""Numbers of the published test set."""
-# Where dev/ and test/ may be in a data folder; data.tar has them below data/.
-PLACES = (".", "mmlu", "mmlu_dataset", "data")
+SUBJECTS = 57
+"""The number of subjects in the published test set."""
+QUESTIONS = 14042
+"""The number of questions in the published test set."""
+FOLDERS = (".", "mmlu", "mmlu_dataset", "data")
+"""Where dev/ and test/ may be in a data folder; data.tar has them below data/."""
 UNPACK_REMEDY = "unpack MMLU's data.tar again"
-# Cells that pandas 2 reads as missing, and those of which it makes a column of numbers.
+COLUMNS = 6
+"""The cells of a row: question, four choices, answer."""
+ROW_REMEDY = f"a line is question, four choices, answer; {UNPACK_REMEDY}"
+MAX_ANSWER_LENGTH = 20
+"""Most characters of an invalid answer that an error shows."""
 MISSING = frozenset(
     ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"]
     + ["NULL", "NaN", "None", "n/a", "nan", "null"]
 )
+"""Cells that pandas 2 reads as missing."""
 WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
+"""Cells of which pandas 2 makes a column of integers."""
 NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*|[+-]?inf(inity)?", re.IGNORECASE)
+"""Cells of which pandas 2 makes a column of floats."""
+
+
+INCOMPLETE = -1
+"""Stands for the number of shots of a prompt in which even the question is incomplete."""
 
 
 class MmluVocabulary(llama.Vocabulary):
     """Llama's vocabulary, and its tokens for the answers of MMLU."""
 
     def __init__(self, path: str, pieces: int) -> None:
-        """Raises DataError also if a letter has no piece."""
+        """Read a tokenizer.model. Raises DataError as the base class does, and if a letter has no piece."""
         super().__init__(path, pieces)
-        self.answer_tokens = self._answers()
+        self.answer_tokens = self._encode_letters()
 
-    def _answers(self) -> list[int]:
-        """The ids of A to D, as used by the publisher: the first id of each letter as a separate text."""
+    def _encode_letters(self) -> list[int]:
+        """Return the ids of A to D that the publisher uses: the first id of each letter as a separate text."""
         ids = [self.encode(letter)[0] for letter in CHOICES]
         if len(set(ids)) < len(CHOICES) or llama.UNK in ids:
             raise DataError(f"{self.path} has no separate pieces for the letters A to D", llama.VOCABULARY_REMEDY)
@@ -49,11 +63,12 @@ class MmluVocabulary(llama.Vocabulary):
 
 
 class Row(NamedTuple):
-    """One line of a CSV file; answer is 0 to 3."""
+    """One row of a CSV file."""
 
     question: str
     choices: tuple[str, ...]
     answer: int
+    """The right choice, 0 to 3."""
 
 
 class Prompts(NamedTuple):
@@ -69,26 +84,27 @@ class Prompts(NamedTuple):
 
 
 def find(folder: str) -> str:
-    """The folder with dev/ and test/, in a data folder. Raises DataError."""
-    for place in PLACES:
-        path = os.path.normpath(os.path.join(folder, place))
+    """Return the folder with dev/ and test/, which is a data folder or in it. Raises DataError."""
+    for subfolder in FOLDERS:
+        path = os.path.normpath(os.path.join(folder, subfolder))
         if os.path.isdir(os.path.join(path, "test")) or os.path.isdir(os.path.join(path, "dev")):
             return path
     raise DataError(f"{folder} has no folders dev and test of MMLU", "unpack MMLU's data.tar into its folder mmlu")
 
 
 def subjects(folder: str) -> list[str]:
-    """The sorted names of the subjects. Raises DataError if a file is missing, or a name is not valid UTF-8."""
+    """Return the sorted names of the subjects. Raises DataError if a file is missing, or a name is not UTF-8."""
     subjects_of: dict[str, list[str]] = {}
     for part in ("dev", "test"):
-        place, ending = os.path.join(folder, part), f"_{part}.csv"
+        part_folder = os.path.join(folder, part)
+        ending = f"_{part}.csv"
         try:
-            names = os.listdir(place)
+            names = os.listdir(part_folder)
         except OSError as error:
-            raise DataError(f"{place} cannot be read ({error.strerror})", UNPACK_REMEDY) from None
+            raise DataError(f"{part_folder} cannot be read ({error.strerror})", UNPACK_REMEDY) from None
         subjects_of[part] = sorted(name[: -len(ending)] for name in names if name.endswith(ending))
         for name in subjects_of[part]:
-            _check_utf8(place, name + ending, name)
+            _check_utf8(part_folder, name + ending, name)
     for part, counterpart in (("dev", "test"), ("test", "dev")):
         for name in subjects_of[counterpart]:
             if name not in subjects_of[part]:
@@ -99,29 +115,32 @@ def subjects(folder: str) -> list[str]:
     return subjects_of["test"]
 
 
-def _check_utf8(place: str, file: str, name: str) -> None:
+def _check_utf8(folder: str, file: str, name: str) -> None:
     """Raise DataError for a name that is not valid UTF-8: it is part of prompts, and sentencepiece requires UTF-8."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
-        raise DataError(f"{place} has {file!r}, which is not valid UTF-8", UNPACK_REMEDY) from None
+        raise DataError(f"{folder} has {file!r}, which is not valid UTF-8", UNPACK_REMEDY) from None
 
 
 def read(path: str) -> list[Row]:
-    """The rows of a file, their choices as the publisher prints them. Raises DataError naming file and line."""
+    """Read the rows of a file, their choices as the publisher prints them. Raises DataError naming file and line.
+
+    The publisher reads the files with pandas, which changes some choices: `1` may become `1.0`.
+    """
     rows: list[Row] = []
     try:
         with open_file(path, encoding="utf-8", newline="") as file:
             reader = csv.reader(file, strict=True)
-            begin = 1
+            first_line = 1  # of the next row, which may have several
             for cells in reader:
                 if cells:
-                    rows.append(_row(f"{path}:{begin}", cells))
-                begin = reader.line_num + 1
+                    rows.append(_parse_row(f"{path}:{first_line}", cells))
+                first_line = reader.line_num + 1
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 ({error})", UNPACK_REMEDY) from None
     except csv.Error as error:
-        raise DataError(f"{path}:{begin} is not valid CSV ({error})", UNPACK_REMEDY) from None
+        raise DataError(f"{path}:{first_line} is not valid CSV ({error})", UNPACK_REMEDY) from None
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror})", UNPACK_REMEDY) from None
     if not rows:
@@ -131,7 +150,7 @@ def read(path: str) -> list[Row]:
 
 
 def as_pandas_prints(cells: Sequence[str]) -> list[str]:
-    """A column of a table as text, once pandas' read_csv has read it: of integers, floats, truth values or text.
+    """Return a column of a table as text, after pandas' read_csv made it integers, floats, truth values or text.
 
     Missing cells are `nan`, and turn integers into floats. Source: pandas 2.2, _libs/parsers.pyx, `_convert_tokens`
     and STR_NA_VALUES.
@@ -153,46 +172,42 @@ def as_pandas_prints(cells: Sequence[str]) -> list[str]:
     return texts
 
 
-def _row(where: str, cells: list[str]) -> Row:
-    if len(cells) != 6:
-        raise DataError(
-            f"{where} has {len(cells)} columns, not 6",
-            "a line is question, four choices, answer; " + UNPACK_REMEDY,
-        )
-    letter = cells[5].strip()
+def _parse_row(where: str, cells: list[str]) -> Row:
+    """Return the row of a line's cells. Raises DataError, which names the line `where`."""
+    if len(cells) != COLUMNS:
+        raise DataError(f"{where} has {len(cells)} columns, not {COLUMNS}", ROW_REMEDY)
+    question, *choices, answer = cells
+    letter = answer.strip()
     if letter not in CHOICES:
-        raise DataError(
-            f"{where}: the answer {letter[:20]!r} is not one of A, B, C, D",
-            "a line is question, four choices, answer; " + UNPACK_REMEDY,
-        )
-    return Row(cells[0], tuple(cells[1:5]), CHOICES.index(letter))
+        raise DataError(f"{where}: the answer {letter[:MAX_ANSWER_LENGTH]!r} is not one of A, B, C, D", ROW_REMEDY)
+    return Row(question, tuple(choices), CHOICES.index(letter))
 
 
-def heading(subject: str) -> str:
-    """The first line of a prompt; the two spaces before the subject are the publisher's."""
+def format_heading(subject: str) -> str:
+    """Return the first line of a prompt; the two spaces before the subject are the publisher's."""
     return f"The following are multiple choice questions (with answers) about  {subject.replace('_', ' ')}.\n\n"
 
 
 def format_question(row: Row) -> str:
-    """A question with its choices, without the answer."""
+    """Return a question with its choices, without the answer."""
     lines = [row.question] + [f"{letter}. {choice}" for letter, choice in zip(CHOICES, row.choices)]
     return "\n".join(lines) + "\nAnswer:"
 
 
 def format_solved(row: Row) -> str:
-    """A question with its answer."""
+    """Return a question with its answer."""
     return f"{format_question(row)} {CHOICES[row.answer]}\n\n"
 
 
 def fit(
-    head: str, shots: list[str], question: str, encode: Callable[[str], list[int]], limit: int
+    heading: str, shots: list[str], question: str, encode: Callable[[str], list[int]], limit: int
 ) -> tuple[str, list[int]]:
-    """The prompt as text and ids, shortened until it has at most `limit` tokens including <s>.
+    """Return the prompt as text and ids, shortened until it has at most `limit` tokens including <s>.
 
     Like the publisher, split it at blank lines and repeatedly drop the part after the heading: the solved examples in
     order, and finally the question itself, which leaves only the heading.
     """
-    text = head + "".join(shots) + question
+    text = heading + "".join(shots) + question
     ids = [llama.BOS] + encode(text)
     while len(ids) > limit:
         parts = text.split("\n\n")
@@ -205,44 +220,46 @@ def fit(
 
 
 def remaining_shots(text: str, shots: list[str], question: str) -> int:
-    """The number of complete solved examples in a shortened prompt; -1 if the question is incomplete."""
+    """Return the number of complete solved examples in a shortened prompt, or INCOMPLETE without a whole question."""
     # They follow the heading or, if a shot contains a blank line, its remaining part.
     for count in range(len(shots), -1, -1):
         if text.endswith("\n\n" + "".join(shots[len(shots) - count :]) + question):
             return count
-    return -1
+    return INCOMPLETE
 
 
 def prompts(
     folder: str, vocabulary: MmluVocabulary, length: int, shots: int, report: Callable[[str, int, int], None]
 ) -> Prompts:
-    """All questions of a folder as prompts of at most `length` tokens. Raises DataError."""
+    """Make prompts of at most `length` tokens of all questions in a folder. Raises DataError."""
     names = subjects(folder)
     ids: list[np.ndarray] = []
     answers: list[int] = []
     subject_ids: list[int] = []
-    kept: list[int] = []
+    shot_counts: list[int] = []
     for number, name in enumerate(names):
         path = os.path.join(folder, "dev", name + "_dev.csv")
         examples = read(path)[:shots]
         if len(examples) < shots:
             raise DataError(f"{path} has {len(examples)} questions, fewer than {shots}", UNPACK_REMEDY)
-        head, before = heading(name), [format_solved(row) for row in examples]
+        heading = format_heading(name)
+        solved = [format_solved(row) for row in examples]
         for row in read(os.path.join(folder, "test", name + "_test.csv")):
-            text, tokens = fit(head, before, format_question(row), vocabulary.encode, length)
+            question = format_question(row)
+            text, tokens = fit(heading, solved, question, vocabulary.encode, length)
             ids.append(np.array(tokens, dtype=np.int32))
             answers.append(row.answer)
             subject_ids.append(number)
-            kept.append(remaining_shots(text, before, format_question(row)))
+            shot_counts.append(remaining_shots(text, solved, question))
         report("tokenise MMLU", number + 1, len(names))
     offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in ids])]).astype(np.int64)
-    whole = np.array(kept)
+    counts = np.array(shot_counts)
     return Prompts(
-        np.concatenate(ids),
-        offsets,
-        np.array(answers, dtype=np.int8),
-        np.array(subject_ids, dtype=np.int16),
-        np.maximum(whole, 0).astype(np.int8),
-        int((whole < 0).sum()),
-        names,
+        tokens=np.concatenate(ids),
+        offsets=offsets,
+        answers=np.array(answers, dtype=np.int8),
+        subject_ids=np.array(subject_ids, dtype=np.int16),
+        shots=np.maximum(counts, 0).astype(np.int8),
+        cut=int((counts == INCOMPLETE).sum()),
+        subjects=names,
     )

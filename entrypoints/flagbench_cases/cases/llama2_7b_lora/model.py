@@ -1,4 +1,4 @@
-"""Llama as used by the publisher: Hugging Face's LlamaForCausalLM with eager attention, built without a second copy.
+"""Builds Llama as the publisher uses it: Hugging Face's LlamaForCausalLM with eager attention.
 
 transformers 4 and 5 differ silently in the dtype of loaded weights, the attention implementation and the config key
 of the rotary base. So their defaults are not used: the parameters are created here with the requested dtype, and the
@@ -27,12 +27,14 @@ CASE = "llama2-7b-lora"
 
 @dataclass(frozen=True)
 class LoraShape:
-    """The adapters: rank, scale (alpha / r), dropout, and on which projections they are."""
+    """The adapters: B A x alpha / r is added to the result of a projection of x, with dropout."""
 
     r: int
+    """Their rank."""
     alpha: float
     dropout: float
     projections: str = "q_proj+v_proj"
+    """The projections that have adapters."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,11 @@ class LlamaShape:
     initializer_range: float
     lora: LoraShape
     positions: int = 0
-    """Rows of the rotary tables, where they are made in advance."""
+    """Rows of the rotary tables, if these are made in advance."""
     qkv_bias: bool = False
+    """Whether the projections of queries, keys and values have biases."""
     rope_factor: float = 1.0
-    """By which positions are stretched at low frequencies, as in Llama 3.1."""
+    """The factor by which positions are stretched at low frequencies, as in Llama 3.1."""
 
     def __post_init__(self) -> None:
         if self.dim % self.heads or self.heads % self.kv_heads:
@@ -65,17 +68,19 @@ class LlamaShape:
 
     @property
     def kv_dim(self) -> int:
-        """Width of keys and values."""
+        """The width of keys and values."""
         return self.dim // self.heads * self.kv_heads
 
     @property
     def adapter_parameters(self) -> int:
-        """Trainable parameters: A [r, in] and B [out, r] for q_proj and v_proj of every layer."""
-        return self.layers * self.lora.r * (self.dim + self.dim + self.dim + self.kv_dim)
+        """The number of trainable parameters: A [r, in] and B [out, r] for q_proj and v_proj of every layer."""
+        q_proj = self.dim + self.dim
+        v_proj = self.dim + self.kv_dim
+        return self.layers * self.lora.r * (q_proj + v_proj)
 
 
 def shape_from(section: dict[str, Any]) -> LlamaShape:
-    """The sizes of a resolved `model` section."""
+    """Return the sizes in a resolved `model` section."""
     return LlamaShape(**{**section, "lora": LoraShape(**section["lora"])})
 
 
@@ -93,7 +98,7 @@ def library(name: str) -> Any:
 
 
 def llama_config(shape: LlamaShape) -> Any:
-    """transformers' configuration of these sizes. `rope_theta` as a keyword is understood by 4 and 5."""
+    """Return transformers' configuration for these sizes. Versions 4 and 5 accept `rope_theta` as a keyword."""
     return library("transformers.models.llama.configuration_llama").LlamaConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.dim,
@@ -112,7 +117,7 @@ def llama_config(shape: LlamaShape) -> Any:
 
 
 def build(shape: LlamaShape, dtype: torch.dtype, device: torch.device) -> Any:
-    """LlamaForCausalLM with frozen, uninitialised parameters of `dtype` on `device`; [B, T] to [B, T, V].
+    """Build a LlamaForCausalLM with frozen, uninitialised parameters of `dtype` on `device`; [B, T] to [B, T, V].
 
     Parameters are allocated only once, at their destination: transformers creates the modules without allocating or
     initialising memory.
@@ -138,9 +143,9 @@ def build(shape: LlamaShape, dtype: torch.dtype, device: torch.device) -> Any:
 def verify(model: Any, dtype: torch.dtype) -> None:
     """Raise CaseError if transformers did not use the requested settings."""
     attention = model.config._attn_implementation
-    types = {parameter.dtype for parameter in model.parameters()}
-    if attention != ATTENTION or types != {dtype} or model.config.use_cache:
-        names = "/".join(sorted(str(t) for t in types))
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    if attention != ATTENTION or dtypes != {dtype} or model.config.use_cache:
+        names = "/".join(sorted(map(str, dtypes)))
         raise CaseError(
             f"the model was built with {attention} attention, {names} and use_cache {model.config.use_cache}",
             "use the version of transformers in this image's lock",
@@ -148,9 +153,9 @@ def verify(model: Any, dtype: torch.dtype) -> None:
 
 
 def initialise(model: Any, shape: LlamaShape, seed: int) -> None:
-    """Random weights like transformers': normal matrices, norms of one. Deterministic for a seed and device type.
+    """Set random weights like transformers': normal matrices, norms of one. A seed gives the same on a device type.
 
-    Drawn in fp32, so that every precision starts from the same values.
+    They are drawn in fp32, so that every precision starts from the same values.
     """
     parameters = dict(model.named_parameters())
     generator = torch.Generator(device=next(iter(parameters.values())).device).manual_seed(seed)
@@ -173,7 +178,7 @@ def load_prepared(model: Any, folder: str, section: dict[str, Any], beat: Callab
 
 
 def fill(model: Any, weights: load.Weights, beat: Callable[[], None]) -> None:
-    """Load all weights, one tensor at a time."""
+    """Load all weights, one tensor at a time. `beat` is called after each, to show that the rank is alive."""
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, part in weights.read(weights.names):
@@ -182,9 +187,13 @@ def fill(model: Any, weights: load.Weights, beat: Callable[[], None]) -> None:
 
 
 def recomputed_flops(shape: LlamaShape, step: Flops, tokens: int) -> int:
-    """FLOPs that recomputation adds to a step: a forward pass of the layers. From torch 2.1 on it stops at the last
-    saved tensor, which is before down_proj, whose frozen weight saves nothing."""
+    """Return the FLOPs that recomputation adds to a step: a forward pass of the layers.
+
+    From torch 2.1 on, recomputation of a layer stops at the last tensor that its backward pass needs. This is before
+    down_proj, since the weight of that matmul is frozen.
+    """
     stops_early = hasattr(torch.utils.checkpoint, "set_checkpoint_early_stop")
-    if stops_early:
-        return step.layers - 2 * tokens * shape.dim * shape.ffn * shape.layers
-    return step.layers
+    if not stops_early:
+        return step.layers
+    down_proj = 2 * tokens * shape.dim * shape.ffn
+    return step.layers - down_proj * shape.layers

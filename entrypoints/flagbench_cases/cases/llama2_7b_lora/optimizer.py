@@ -8,20 +8,21 @@ from typing import Any
 import torch
 
 OPTIMIZER = "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=%g)"
+"""The `optimizer` condition; betas and epsilon are torch's defaults."""
 
 
 def loss_of(network: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The mean loss over a batch, nats per token, in fp32."""
+    """Return the mean loss over a batch, nats per token, in fp32."""
     return network(**batch).loss
 
 
 def has_fused_adamw() -> bool:
-    """Whether this torch has the fused AdamW (torch 2.0)."""
+    """Return whether this torch has the fused AdamW (torch 2.0)."""
     return "fused" in inspect.signature(torch.optim.AdamW).parameters
 
 
 def adamw(parameters: list[torch.nn.Parameter], train: dict[str, Any], fused: bool) -> torch.optim.AdamW:
-    """The published AdamW: fused for fp16, else one parameter at a time.
+    """Return the published AdamW: fused for fp16, else updating one parameter at a time.
 
     fused=False, as passed by the publisher, also disables the multi-tensor path, which is off by default on torch
     1.12.
@@ -31,7 +32,7 @@ def adamw(parameters: list[torch.nn.Parameter], train: dict[str, Any], fused: bo
 
 
 def loss_scaler(device: torch.device) -> Any:
-    """torch's GradScaler with its defaults, as published."""
+    """Return torch's GradScaler with its defaults, as published."""
     if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler(device.type)
     return torch.cuda.amp.GradScaler()

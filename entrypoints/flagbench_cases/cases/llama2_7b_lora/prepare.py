@@ -16,6 +16,7 @@ WANTS = {
     "weights": "the Hugging Face folder of Llama-2-7b, safetensors or .bin, in one file or in shards",
     "vocabulary": "tokenizer.model of Llama 2",
 }
+"""The sources that `prepare` takes, by option."""
 LICENCES = {
     "data": "samsum: CC BY-NC-ND 4.0 (no commercial use, no distribution of derivatives); MMLU: MIT",
     "weights": "Llama 2 Community License; the download is gated and requires accepting its terms",
@@ -23,6 +24,7 @@ LICENCES = {
 }
 
 Report = Callable[[str, int, int], None]
+"""Called with the name of a phase, the amount done, and the total amount."""
 
 
 def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:

@@ -1,6 +1,6 @@
-"""LoRA on random weights and random ids, as in NeMo AutoModel's benchmark recipe (507bfb75). Nothing is evaluated.
+"""Trains LoRA on random weights and random ids, as in NeMo AutoModel's benchmark recipe (commit 507bfb75).
 
-A step is `batch_size` sequences in micro-batches, whose gradients are summed, and one update.
+A step is `batch_size` sequences in micro-batches, whose gradients are summed, and one update. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from flagbench_cases.shared.errors import UsageError
 from flagbench_core import flops
 
 DTYPES = {"bf16": torch.bfloat16}
+"""The dtype of the model by precision; fp32 for others."""
 
 
 def batch_of(samples: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tokens and their next tokens as labels, int64 [B, T]; the last label is ignored."""
+    """Return `tokens` and their next tokens as `labels`, each int64 [B, T]; the last label is ignored."""
     tokens = torch.stack(list(samples))
     last = torch.full((len(tokens), 1), decoder.IGNORED, dtype=tokens.dtype)
     return {"tokens": tokens, "labels": torch.cat((tokens[:, 1:], last), dim=1)}
 
 
 class RandomWorkload(TrainWorkload):
-    """Geometries without data and weights of their own."""
+    """Models of other sizes than Llama2-7B, for which neither data nor weights are read."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -40,10 +41,11 @@ class RandomWorkload(TrainWorkload):
         self.device = context.device.torch
 
     def setup(self) -> None:
-        context, config, data, train = self.context, self.config, self.config["data"], self.config["train"]
+        context, config = self.context, self.config
+        data, train = config["data"], config["train"]
         if context.data is not None or context.weights is not None:
-            what = f"{config['case']} runs on random ids and random weights"
-            raise UsageError(what, "use --data synthetic, and omit --weights")
+            message = f"{config['case']} runs on random ids and random weights"
+            raise UsageError(message, "use --data synthetic, and omit --weights")
         torch.manual_seed(config["seed"])  # for dropout, the same on every rank
         self.blocks = RandomBlocks(
             data["train_blocks"], data["sequence_length"], data["token_ids"], config["seed"], first=0
@@ -107,14 +109,15 @@ class RandomWorkload(TrainWorkload):
     def step(self, batch: Any) -> float:
         """Forward and backward pass of each micro-batch, one update; returns the mean loss, nats per token."""
         size = self.config["train"]["micro_batch_size"]
-        parts = list(zip(batch["tokens"].split(size), batch["labels"].split(size)))
+        micro_batches = list(zip(batch["tokens"].split(size), batch["labels"].split(size)))
         self.optimizer.zero_grad()
         losses = []
-        for part in parts:
-            waits = self.context.layout.dp == 1 or part is parts[-1]
-            synchronisation = contextlib.nullcontext() if waits else self.network.no_sync()
-            with synchronisation:
-                loss = self.network(*part)
+        for index, (tokens, labels) in enumerate(micro_batches):
+            # Gradients are averaged over replicas once, in the backward pass of the last micro-batch.
+            is_last = index == len(micro_batches) - 1
+            averages = self.context.layout.dp == 1 or is_last
+            with contextlib.nullcontext() if averages else self.network.no_sync():
+                loss = self.network(tokens, labels)
                 loss.backward()
             losses.append(loss.detach())
         self.context.probe.backward_done()
@@ -124,11 +127,18 @@ class RandomWorkload(TrainWorkload):
     def work(self, batch: Any) -> Work:
         samples, length = batch["tokens"].shape
         tokens = samples * length
-        counted = flops.llama_lora_all(self.config["model"], flops.batch_of(samples, length))
-        # Without dropout, the last product with B is not repeated: 0.01 % of a step.
-        again = counted.layers if self.config["train"]["recompute"] else 0
-        done = float(counted.executed)
-        return Work(samples, samples, tokens, tokens, done, done, float(again))
+        step_flops = flops.llama_lora_all(self.config["model"], flops.batch_of(samples, length))
+        # Without dropout, the last matmul with B is not repeated, which is 0.01 % of a step and not subtracted.
+        recomputed = step_flops.layers if self.config["train"]["recompute"] else 0
+        return Work(
+            samples=samples,
+            published_samples=samples,
+            tokens=tokens,
+            tokens_useful=tokens,  # blocks are not padded
+            flops_executed=float(step_flops.executed),
+            flops_useful=float(step_flops.executed),
+            flops_recomputed=float(recomputed),
+        )
 
     def evaluate(self, last: bool) -> Evaluation | None:
         return None

@@ -1,4 +1,4 @@
-"""samsum: dialogues with summaries, as one stream of tokens divided into blocks.
+"""Reads samsum, dialogues with summaries, and tokenises it as one stream of tokens divided into blocks.
 
 The archive has train.json, val.json and test.json, each a list of {"id", "dialogue", "summary"}. The publisher trains
 on the first; the second is for validation.
@@ -18,31 +18,43 @@ from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 
 FILES = {"train": "train.json", "validation": "val.json"}
-# Numbers of dialogues in the published archive.
+"""The files of the two sets."""
 PUBLISHED = {"train": 14732, "validation": 818}
-# Where the files may be in a data folder; samsum_dataset is the publisher's name.
-PLACES = (".", "samsum_dataset", "samsum", "corpus")
+"""Numbers of dialogues in the published archive."""
+FOLDERS = (".", "samsum_dataset", "samsum", "corpus")
+"""Where the files may be in a data folder; samsum_dataset is the publisher's name."""
 ARCHIVE = "corpus.7z"
+REPORT_EVERY = 500
+"""Dialogues after which progress is reported."""
 
 
 class Blocks(NamedTuple):
-    """Blocks int32 [n, L], the number of dialogues, and their number of tokens including the dropped rest."""
+    """A tokenised set."""
 
     blocks: np.ndarray
+    """int32 [n, L]"""
     dialogues: int
     tokens: int
+    """The number of tokens, including those after the last block, which are dropped."""
+
+
+class Pair(NamedTuple):
+    """An entry of samsum."""
+
+    dialogue: str
+    summary: str
 
 
 def find(folder: str) -> str:
-    """The folder with the JSON files, in a data folder. Raises DataError."""
+    """Return the folder with the JSON files, which is a data folder or in it. Raises DataError."""
     if not os.path.isdir(folder):
         raise DataError(f"there is no folder {folder}", "set --data to the folder with samsum and MMLU")
-    for place in PLACES:
-        path = os.path.normpath(os.path.join(folder, place))
+    for subfolder in FOLDERS:
+        path = os.path.normpath(os.path.join(folder, subfolder))
         if any(os.path.exists(os.path.join(path, name)) for name in FILES.values()):
             return path
-    for place in PLACES:
-        archive = os.path.normpath(os.path.join(folder, place, ARCHIVE))
+    for subfolder in FOLDERS:
+        archive = os.path.normpath(os.path.join(folder, subfolder, ARCHIVE))
         if os.path.exists(archive):
             raise DataError(
                 f"{archive} is still packed", f"unpack it first: 7z x -o{os.path.dirname(archive)} {archive}"
@@ -53,8 +65,8 @@ def find(folder: str) -> str:
     )
 
 
-def read(path: str) -> list[tuple[str, str]]:
-    """(dialogue, summary) of each entry of one JSON file. Raises DataError naming the file and the entry."""
+def read(path: str) -> list[Pair]:
+    """Read the entries of a JSON file. Raises DataError naming the file and the entry."""
     try:
         with open_file(path, encoding="utf-8") as file:
             entries = json.load(file)
@@ -68,41 +80,44 @@ def read(path: str) -> list[tuple[str, str]]:
         ) from None
     if not isinstance(entries, list) or not entries:
         raise DataError(f"{path} is not a list of dialogues", f"unpack {ARCHIVE} again")
-    return [_pair(path, number, entry) for number, entry in enumerate(entries, start=1)]
+    return [_parse_entry(path, number, entry) for number, entry in enumerate(entries, start=1)]
 
 
-def _pair(path: str, number: int, entry: Any) -> tuple[str, str]:
+def _parse_entry(path: str, number: int, entry: Any) -> Pair:
+    """Return the texts of entry `number` of a file, from its JSON value. Raises DataError."""
     if isinstance(entry, dict):
-        dialogue, summary = entry.get("dialogue"), entry.get("summary")
+        dialogue: Any = entry.get("dialogue")
+        summary: Any = entry.get("summary")
         if is_text(dialogue) and is_text(summary):
-            return dialogue, summary  # type: ignore[return-value]
+            return Pair(dialogue, summary)
     raise DataError(f"{path}: entry {number} has no valid texts `dialogue` and `summary`", f"unpack {ARCHIVE} again")
 
 
 def prompt(dialogue: str, summary: str) -> str:
-    """The published text of an example, without the final </s>."""
+    """Return the published text of an example, without the final </s>."""
     return f"Summarize this dialog:\n{dialogue}\n---\nSummary:\n{summary}"
 
 
 def cut(
     path: str,
-    pairs: list[tuple[str, str]],
+    pairs: list[Pair],
     vocabulary: Vocabulary,
     length: int,
     report: Callable[[str, int, int], None],
 ) -> Blocks:
-    """Concatenate all examples, each between <s> and </s>, in the file's order, and divide them into blocks of
-    `length`.
+    """Concatenate all examples, each between <s> and </s>, in the file's order, and divide them into blocks.
 
-    The rest is dropped, as published.
+    A block has `length` tokens. Tokens after the last complete block are dropped, as published. `path` is the file
+    that the pairs are from. Raises DataError if there is not even one block.
     """
     stream: list[np.ndarray] = []
-    what = f"tokenise {os.path.basename(path)}"
-    for index, pair in enumerate(pairs):
-        stream.append(np.array([BOS] + vocabulary.encode(prompt(*pair)) + [EOS], dtype=np.int32))
-        if index % 500 == 499:
-            report(what, index + 1, len(pairs))
-    report(what, len(pairs), len(pairs))
+    phase = f"tokenise {os.path.basename(path)}"
+    for done, pair in enumerate(pairs, start=1):
+        ids = vocabulary.encode(prompt(*pair))
+        stream.append(np.array([BOS] + ids + [EOS], dtype=np.int32))
+        if done % REPORT_EVERY == 0:
+            report(phase, done, len(pairs))
+    report(phase, len(pairs), len(pairs))
     tokens = np.concatenate(stream)
     count = len(tokens) // length
     if count == 0:

@@ -1,6 +1,7 @@
-"""Llama2-7B LoRA fine-tuning as in FlagPerf's code.
+"""Fine-tunes Llama2-7B with LoRA on samsum, with the operators, order and synchronisations of FlagPerf's code.
 
-Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
+The loop in flagbench_cases.rank calls the methods of LlamaLoraWorkload and times them. Unusual choices are those of
+FlagPerf, the publisher, and are listed under `quirks` in the case manifest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from flagbench_cases.cases.llama2_7b_lora import data, lora, model
 from flagbench_cases.cases.llama2_7b_lora.engine import open_engine, refuse
-from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, total, validation_loss
+from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, sum_over_ranks, validation_loss
 from flagbench_cases.cases.llama2_7b_lora.memory_monitor import monitored
 from flagbench_cases.cases.llama2_7b_lora.progress_bar import EpochBar
 from flagbench_cases.cases.llama2_7b_lora.random_weights import RandomWorkload
@@ -24,13 +25,15 @@ from flagbench_cases.shared.errors import DataError
 from flagbench_core import flops
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+"""The dtype of the model by precision; fp32 for others."""
 
 
 class EpochLosses:
     """The mean training loss of each epoch: of this rank during training, of all ranks after `all_reduce`."""
 
     def __init__(self) -> None:
-        self.sums: dict[int, list[float]] = {}  # epoch: [sum over steps, steps]
+        self.sums: dict[int, list[float]] = {}
+        """The sum of the losses of each epoch's steps, and the number of steps."""
 
     def add(self, epoch: int, loss: float) -> None:
         """Count one step's loss."""
@@ -41,14 +44,14 @@ class EpochLosses:
     def all_reduce(self, device: torch.device, world: int) -> None:
         """Replace this rank's sums by the means over all ranks. Must be called by all ranks."""
         for epoch in sorted(self.sums):
-            self.sums[epoch] = [value / world for value in total(self.sums[epoch], device, world)]
+            self.sums[epoch] = [value / world for value in sum_over_ranks(self.sums[epoch], device, world)]
 
     def means(self) -> list[float]:
-        """Mean loss of each epoch, in nats per token."""
+        """Return the mean loss of each epoch, in nats per token."""
         return [self.sums[epoch][0] / self.sums[epoch][1] for epoch in sorted(self.sums)]
 
-    def published(self) -> float:
-        """The publisher's training loss: the mean of the epochs' mean losses."""
+    def published_loss(self) -> float:
+        """Return the publisher's training loss: the mean of the epochs' mean losses."""
         means = self.means()
         return sum(means) / len(means)
 
@@ -61,6 +64,7 @@ class LlamaLoraWorkload(TrainWorkload):
         self.config = context.config
         self.device = context.device.torch
         self.place = (context.rank, context.world)
+        """The rank and the number of ranks."""
         # The memory monitor and the progress bar are part of the published step, and so of its engine.
         self.as_published = self.config["engine"]["name"] == "torch"
         self.has_monitor = self.config["train"]["memory_monitor"] and self.as_published
@@ -82,14 +86,14 @@ class LlamaLoraWorkload(TrainWorkload):
         beat()
 
     def _make_model(self) -> None:
-        base = self._base()
+        base = self._build_base()
         self.context.spool.beat()
         torch.manual_seed(self.config["seed"])  # the same initial adapters on every rank
         self.module: Any = lora.attach(base, self.shape, self.config["train"]["recompute"])
         self.parameters = lora.adapters(self.module)
 
-    def _base(self) -> Any:
-        """The base model with the configured weights."""
+    def _build_base(self) -> Any:
+        """Build the base model with the configured weights; `weights` says which."""
         context, config = self.context, self.config
         base = model.build(self.shape, DTYPES.get(config["precision"], torch.float32), self.device)
         if context.weights is not None:
@@ -104,7 +108,8 @@ class LlamaLoraWorkload(TrainWorkload):
         return base
 
     def _make_loader(self) -> None:
-        config, (rank, world) = self.config, self.place
+        config = self.config
+        rank, world = self.place
         sampler: Any = None
         if world > 1:
             sampler = DistributedSampler(self.sets.train, world, rank, shuffle=False, drop_last=True)
@@ -127,7 +132,7 @@ class LlamaLoraWorkload(TrainWorkload):
         scale = f"r={adapters.r}, alpha={adapters.alpha:g}, dropout={adapters.dropout:g}"
         questions = 0 if sets.mmlu is None else len(sets.mmlu)
         return {
-            **guessing(sets.mmlu),
+            **guessing_accuracy(sets.mmlu),
             "conditions": {
                 "model": shape.name,
                 "sequence_length": config["data"]["sequence_length"],
@@ -166,13 +171,13 @@ class LlamaLoraWorkload(TrainWorkload):
         self._epoch = epoch
         self.engine.begin(train["learning_rate"] * train["gamma"] ** epoch)
         self.module.train()
-        batches = self._drawn(epoch) if self.as_published else self.loader
+        batches = self._with_progress_bar(epoch) if self.as_published else self.loader
         if not self.has_monitor:
             return batches
         return monitored(batches, self.context.device)
 
-    def _drawn(self, epoch: int) -> Iterator[Any]:
-        """The batches of an epoch, with the publisher's progress bar."""
+    def _with_progress_bar(self, epoch: int) -> Iterator[Any]:
+        """Return the batches of an epoch, with the publisher's progress bar, which the engine updates."""
         with EpochBar(epoch, self.config["train"]["max_epochs"], len(self.loader)) as self.engine.bar:
             yield from self.loader
 
@@ -185,17 +190,24 @@ class LlamaLoraWorkload(TrainWorkload):
         return loss
 
     def scaler_skipped(self) -> bool:
-        return self.config["precision"] == "fp16" and bool(self.engine.skipped())
+        return self.config["precision"] == "fp16" and bool(self.engine.poll_skipped())
 
     def work(self, batch: Any) -> Work:
         samples, length = batch["input_ids"].shape
-        counted = flops.llama_lora(self.config["model"], flops.batch_of(samples, length))
-        tokens = samples * length  # blocks are not padded: all tokens are useful
-        again = 0
+        tokens = samples * length
+        step_flops = flops.llama_lora(self.config["model"], flops.batch_of(samples, length))
+        recomputed = 0
         if self.config["train"]["recompute"]:
-            again = model.recomputed_flops(self.shape, counted, tokens)
-        done = float(counted.executed)
-        return Work(samples, samples, tokens, tokens, done, done, float(again))
+            recomputed = model.recomputed_flops(self.shape, step_flops, tokens)
+        return Work(
+            samples=samples,
+            published_samples=samples,
+            tokens=tokens,
+            tokens_useful=tokens,  # blocks are not padded
+            flops_executed=float(step_flops.executed),
+            flops_useful=float(step_flops.executed),
+            flops_recomputed=float(recomputed),
+        )
 
     def evaluate(self, last: bool) -> Evaluation:
         sets, progress = self.sets, self.context.spool.progress
@@ -203,7 +215,7 @@ class LlamaLoraWorkload(TrainWorkload):
         extra = []
         if self.losses.sums:
             note = f"mean of the mean losses of {len(self.losses.sums)} epochs, as published"
-            extra.append(measure("loss_as_published", self.losses.published(), "nats", note))
+            extra.append(measure("loss_as_published", self.losses.published_loss(), "nats", note))
         batch_size = self.config["train"]["batch_size"]
         loss = validation_loss(self.module, sets.validation, batch_size, self.device, self.place, progress)
         if loss is not None:
@@ -219,9 +231,11 @@ class LlamaLoraWorkload(TrainWorkload):
 
     def training_facts(self) -> dict[str, Any]:
         # A window of steps has no complete epochs for the publisher's loss.
-        epoch_losses, published = [], None
+        epoch_losses: list[float] = []
+        published_loss = None
         if self.config["train"]["window_steps"] is None and self.losses.sums:
-            epoch_losses, published = self.losses.means(), self.losses.published()
+            epoch_losses = self.losses.means()
+            published_loss = self.losses.published_loss()
         questions = None
         if self.sets.mmlu is not None:
             questions = self.sets.mmlu.digest()
@@ -234,13 +248,14 @@ class LlamaLoraWorkload(TrainWorkload):
             "validation_sha256": self.sets.validation.digest(),
             "mmlu_sha256": questions,
             "epoch_mean_losses": epoch_losses,
-            "loss_as_published": published,
+            "loss_as_published": published_loss,
         }
         facts.update(self.engine.facts())
         return facts
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        # The learning rate is not saved, since it follows from the epoch. All ranks save after the same step.
+        # The learning rate is not saved, since it follows from the epoch. All ranks save after the same step, so that
+        # the all-reduce does not hang.
         self.losses.all_reduce(self.device, self.context.world)
         tensors, facts = self.engine.state()
         sums = {str(epoch): entry for epoch, entry in self.losses.sums.items()}
@@ -248,7 +263,9 @@ class LlamaLoraWorkload(TrainWorkload):
 
     def restore(self, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
         try:
-            sums = {int(epoch): [float(loss), float(steps)] for epoch, (loss, steps) in facts["epoch_losses"].items()}
+            sums = {}
+            for epoch, (loss, steps) in facts["epoch_losses"].items():
+                sums[int(epoch)] = [float(loss), float(steps)]
             self.engine.restore(tensors, facts)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
@@ -258,12 +275,12 @@ class LlamaLoraWorkload(TrainWorkload):
 
 
 def type_name(tensor: torch.Tensor) -> str:
-    """The dtype of a tensor as text, such as "float32"."""
+    """Return the dtype of a tensor as text, such as "float32"."""
     return str(tensor.dtype).replace("torch.", "")
 
 
-def guessing(mmlu: data.MmluSet | None) -> dict[str, float]:
-    """`chance`: the accuracy of always choosing the most frequent right letter."""
+def guessing_accuracy(mmlu: data.MmluSet | None) -> dict[str, float]:
+    """Return `chance`, the accuracy of always choosing the most frequent right letter; empty without questions."""
     if mmlu is None:
         return {}
     return {"chance": float(np.bincount(mmlu.answers).max() / len(mmlu))}

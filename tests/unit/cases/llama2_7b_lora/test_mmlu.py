@@ -58,7 +58,7 @@ GOOD = ",".join(ROW) + "\n"
 
 def test_the_published_prompt() -> None:
     row = mmlu.Row(ROW[0], tuple(ROW[1:5]), 0)
-    assert mmlu.heading("high_school_art") + mmlu.format_solved(row) + mmlu.format_question(row) == PROMPT
+    assert mmlu.format_heading("high_school_art") + mmlu.format_solved(row) + mmlu.format_question(row) == PROMPT
 
 
 def test_shots_are_dropped_from_the_first_on() -> None:
