@@ -101,7 +101,10 @@ class TrainLoop:
         self.plan = plan
         self.spool = spool
         self.device = device
-        self.timer = StepTimer(workload, workload.step, spool, device, probe, counts, workload.after_step)
+        # Looked up at each step: a test replaces the method of a workload while it trains.
+        self.timer = StepTimer(
+            workload, lambda batch: workload.step(batch), spool, device, probe, counts, workload.after_step
+        )
         self.write_checkpoint = checkpoint
         self.restore_generators = resume
         self.eval_seconds = 0.0
