@@ -1,5 +1,8 @@
-"""Which case an acceptance runs after the roofs: one that fits the machine and the time, and whose speed can be
-compared with rows or earlier runs."""
+"""Chooses the case that an acceptance runs after the roofs.
+
+It fits the memory of the devices and the time, and if possible its speed can be compared with published rows or with
+earlier runs. plan.py takes the first of `case_parts` for which there is time.
+"""
 
 from __future__ import annotations
 
@@ -29,37 +32,47 @@ from flagbench_core.config import preset_of, schedule
 from flagbench_core.evidence.section import MEASURE
 
 CASE_ON_A_PROCESSOR = "distilbert"
-"""The case that starts fastest, run in its tiny preset."""
+"""The case that starts fastest. It is run in its tiny preset."""
 STEPS_ON_A_PROCESSOR = 1200
-"""Its measured steps: 15 s on two cores."""
+"""The measured steps of that case: 15 s on two cores."""
+START_FACTOR = 2
+"""A run on a processor takes about as long for its steps as for its start, so twice START_SECONDS in all."""
 FEWEST_STEPS = 100
-"""The fewest steps of a window: with fewer its number has no interval, and decides nothing. A case with a pipeline
+"""The fewest steps of a window: a metric of fewer steps has no interval, and decides nothing. A case with a pipeline
 is measured by its micro-batches, so its own window is enough."""
 MEMORY_SHARE = 0.95
-"""The most of a device's memory that a case may take: the driver and fragmentation take some."""
+"""The largest share of a device's memory that a case may take: the driver and fragmentation take some."""
 NOT_JUDGED = "for its own checks and as history, its speed is not judged"
+"""Why a case is run whose speed cannot be compared with a row of this device."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A case that fits the memory of a device, and how long a step of it takes by a published row."""
+    """A case that fits the memory of a device."""
 
     case: Case
     why: str
     """Why this case is run, as the certificate states it."""
     seconds_of_step: float | None
-    """None if no row has a speed."""
+    """How long a step takes according to a published row; None if the row states no speed."""
     memory_gib: float = 0.0
-    """The memory of a device that the row publishes; 0 if it publishes none."""
+    """The memory of a device that the run takes according to the row; 0 if the row states none."""
     precision: str | None = None
+    """The precision of the run; None: the default of the case."""
     settings: tuple[str, ...] = ()
+    """Settings of the run, each as `KEY=VALUE`."""
 
 
 def case_parts(catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str | None, store: Store) -> Iterator[Part]:
     """Runs of the cases that fit a device and this Python, the most suitable first.
 
     Args:
+        catalog: the cases, devices and published rows.
+        stack: the software to run on.
+        gpus: the number of devices.
+        via: how to run: `native` or `docker`.
         name: the case that `--case` names; None for any.
+        store: where earlier runs are looked up.
     """
     if stack.device_kind == "cpu":
         yield from _on_a_processor(catalog, stack, gpus, via, name or CASE_ON_A_PROCESSOR)
@@ -73,28 +86,40 @@ def case_parts(catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str | 
 
 def _runnable(catalog: Catalog, stack: Stack, via: Via) -> list[Case]:
     """The cases of models that the stack runs; natively only those whose imports are installed in this Python."""
-    cases = [case for case in catalog.cases.values() if case.name in stack.runs and case.kind != MEASURE]
-    if via != "native":
-        return cases
-    if any(find_spec(package) is None for package in NEEDED):
-        return []
-    return [case for case in cases if all(find_spec(package) for package in case.imports)]
+    cases = []
+    for case in catalog.cases.values():
+        if case.name not in stack.runs or case.kind == MEASURE:
+            continue
+        if via == "native" and not _is_installed([*NEEDED, *case.imports]):
+            continue
+        cases.append(case)
+    return cases
+
+
+def _is_installed(packages: Sequence[str]) -> bool:
+    """Whether all of these packages can be imported in this Python."""
+    return all(find_spec(package) is not None for package in packages)
 
 
 def _on_a_processor(catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str) -> Iterator[Part]:
+    """The run of the case `name` on a processor; nothing if the stack or this Python cannot run it."""
     for case in _runnable(catalog, stack, via):
         if case.name == name:
-            request = RunRequest(case, stack, LocalOptions(gpus=gpus, preset="tiny", steps=STEPS_ON_A_PROCESSOR))
-            yield Part(target_of(request, via, DockerOptions()), 2 * START_SECONDS["cpu"], "a model, tiny")
+            options = LocalOptions(gpus=gpus, preset="tiny", steps=STEPS_ON_A_PROCESSOR)
+            request = RunRequest(case, stack, options)
+            yield Part(target_of(request, via, DockerOptions()), START_FACTOR * START_SECONDS["cpu"], "a model, tiny")
 
 
 def _ranked(catalog: Catalog, cases: Sequence[Case], stack: Stack, gpus: int, store: Store) -> list[Candidate]:
-    """The cases that fit the memory of a device: those with claims of this device, with rows of the catalogue, with
-    earlier runs in the store, then others. In each group, those that take most memory come first."""
+    """The cases that fit the memory of a device, the most suitable first.
+
+    Cases with claims of this device come first, then those with cited rows of it, then those with earlier runs in the
+    store, then all others. In each group, the cases that take most memory come first.
+    """
     as_claimed: list[Candidate] = []
     as_cited: list[Candidate] = []
     as_before: list[Candidate] = []
-    others: list[Candidate] = []
+    without_reference: list[Candidate] = []
     for case in cases:
         claim = _nearest_claim(catalog, case, _device_models(catalog), gpus)
         if claim is not None and not _fits(claim, gpus):
@@ -108,9 +133,9 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], stack: Stack, gpus: int, st
         if _has_run(case, stack, store):
             as_before.append(candidate)
         else:
-            others.append(candidate)
+            without_reference.append(candidate)
     ranked = []
-    for group in (as_claimed, as_cited, as_before, others):
+    for group in (as_claimed, as_cited, as_before, without_reference):
         ranked += sorted(group, key=lambda candidate: (-candidate.memory_gib, candidate.case.name))
     return ranked
 
@@ -121,32 +146,33 @@ def _device_models(catalog: Catalog) -> set[str]:
 
 
 def _fits(claim: Claim, gpus: int) -> bool:
-    """Whether the memory that a row publishes fits a device of this machine.
+    """Whether the memory that a row states fits a device of this machine; True if that memory is not known.
 
-    A model that is split over the devices of a row takes more memory of each of fewer devices.
+    If the row splits a model over its devices, and there are fewer here, each takes more memory.
     """
     memory_gib = this_machine().memory_gib
     if not memory_gib:
         return True
-    split = 1.0
+    growth = 1.0
     if "layout" in claim.conditions:
-        split = max(1.0, claim.run.gpus / gpus)
-    return split * _memory_gib(claim) <= MEMORY_SHARE * memory_gib
+        growth = max(1.0, claim.run.gpus / gpus)
+    return growth * _memory_gib(claim) <= MEMORY_SHARE * memory_gib
 
 
 def _is_of_these_devices(claim: Claim, catalog: Catalog, gpus: int) -> bool:
+    """Whether a row was measured on as many devices of a model of this machine."""
     return claim.device_id in _device_models(catalog) and claim.run.gpus == gpus
 
 
 def _as_claimed(case: Case, claim: Claim) -> Candidate:
-    """The run of a claim, with its settings."""
+    """The run that a claim describes, with its settings."""
     settings = tuple(f"{key}={value}" for key, value in claim.run.set.items())
     seconds = _seconds_of_step(case, claim, claim.run.set)
     return Candidate(case, f"as {claim.id}", seconds, _memory_gib(claim), claim.run.precision, settings)
 
 
 def _as_cited(catalog: Catalog, case: Case, gpus: int) -> list[Candidate]:
-    """The run of each row of the catalogue that it can be compared with."""
+    """A run for each cited row of this machine's devices that it can be compared with."""
     candidates = []
     for device in find_device_models(this_machine(), catalog):
         for row in cited_rows(case, wanted_conditions(case, device, gpus), catalog):
@@ -163,16 +189,23 @@ def _nearest_claim(catalog: Catalog, case: Case, devices: Collection[str], gpus:
     """The single-node claim whose conditions are nearest to runs of a case on these devices; None without one."""
 
     def distance(claim: Claim) -> tuple[bool, bool, bool, int]:
+        """The deviations of a claim, the most important first; tuples compare in this order."""
         other_device = claim.device_id not in devices
-        other_batch = other_device and "batch_size" in claim.run.set  # the run has that of the preset
-        return other_device, _memory_gib(claim) == 0, other_batch, abs(claim.run.gpus - gpus)
+        no_memory = _memory_gib(claim) == 0
+        other_batch = other_device and "batch_size" in claim.run.set  # the run has the batch size of the preset
+        difference_in_devices = abs(claim.run.gpus - gpus)
+        return other_device, no_memory, other_batch, difference_in_devices
 
     claims = [claim for claim in catalog.claims.values() if claim.case == case.name and claim.run.nodes == 1]
     return min(claims, key=distance, default=None)
 
 
 def _windows(candidate: Candidate, stack: Stack, gpus: int, via: Via, store: Store) -> Iterator[Part]:
-    """The runs of a case: with a window that shows heat, with its own window, then with the shortest that decides."""
+    """The runs of a case with windows of several lengths, the longest first.
+
+    The longest shows the device at its steady temperature, then comes the window of the case, then the shortest that
+    decides. Nothing if these devices cannot run the case, or if it is not known how long a run takes.
+    """
     case = candidate.case
     train = schedule(preset_of(case.presets, "reference"))
     case_window = train["window_steps"] or 0
@@ -181,9 +214,10 @@ def _windows(candidate: Candidate, stack: Stack, gpus: int, via: Via, store: Sto
         fewest = case_window
     windows = {fewest, max(case_window, fewest)}
     if candidate.seconds_of_step:
-        windows.add(max(case_window, fewest, math.ceil(HEATED / candidate.seconds_of_step)))
+        steps_until_heated = math.ceil(HEATED / candidate.seconds_of_step)
+        windows.add(max(case_window, fewest, steps_until_heated))
     for window in sorted(windows, reverse=True):
-        steps = None
+        steps = None  # the window of the case
         if window != case_window:
             steps = window
         options = LocalOptions(
@@ -209,7 +243,7 @@ def _windows(candidate: Candidate, stack: Stack, gpus: int, via: Via, store: Sto
 
 
 def _memory_gib(claim: Claim) -> float:
-    """The memory of a device that a row publishes, GiB; 0 if it publishes none."""
+    """The memory of a device that a run takes according to a row, GiB; 0 if the row states none."""
     memory = claim.metric("mem_peak")
     if memory is None:
         return 0.0
@@ -217,20 +251,22 @@ def _memory_gib(claim: Claim) -> float:
 
 
 def _seconds_of_step(case: Case, row: PublishedRow, settings: Mapping[str, Any]) -> float | None:
-    """Seconds of a step at the speed of a row, of any device; None if the row has no speed.
+    """Seconds of a step at the speed of a row, which may be of another device; None if the row states no speed.
 
-    `settings`: the settings of the row that the run has.
+    `settings`: the settings of the row that the run has, too.
     """
     speed = row.metric(case.gate)
     if speed is None or not speed.value:
         return None
     preset = preset_of(case.presets, "reference")
     settings_of_run = {"batch_size": schedule(preset)["batch_size"], **preset.get("layout", {}), **settings}
-    work = float(settings_of_run["batch_size"]) / (
-        (settings_of_run.get("tp") or 1) * (settings_of_run.get("pp") or 1)
-    )
+    devices_of_replica = (settings_of_run.get("tp") or 1) * (settings_of_run.get("pp") or 1)
+    # The work of a device in a step, in the unit of the speed: samples or tokens.
+    work = float(settings_of_run["batch_size"]) / devices_of_replica
     if speed.unit.startswith("tokens"):
         work *= row.count("sequence_length") or 0
     if speed.scope == "job":
         work *= row.count("devices") or 1
-    return work / speed.value or None
+    if not work:  # the row does not state the length of its sequences
+        return None
+    return work / speed.value

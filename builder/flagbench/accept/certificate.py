@@ -1,6 +1,7 @@
-"""The certificate of an acceptance: a document and its page, in a bundle with the records that they follow from.
+"""Writes the certificate of an acceptance, and checks one that is read.
 
-A certificate that is read has every check computed again.
+A certificate is a JSON document (document.Certificate) and a page, in a bundle with the records that they are
+computed from. When one is read, everything is computed again and compared.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from flagbench.accept.check import Outcome
 from flagbench.accept.checks.devices import device_shares
-from flagbench.accept.document import Certificate
+from flagbench.accept.document import Certificate, RunPart
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
 from flagbench.accept.run import Accepted
@@ -44,19 +45,32 @@ from flagbench.verdict.efficiency import compute_efficiency
 from flagbench.verdict.result import Ratio
 from flagbench.verdict.series import CLOCK_SKEW
 
+# The names of the files in a bundle.
 CERTIFICATE = "certificate.json"
 PAGE = "certificate.html"
 JUNIT = "junit.xml"
 CERTIFICATE_VERSION = "certificate/v1"
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+"""The format of `created_at` in certificates and records."""
+COST_DIGITS = 4
+SHARE_DIGITS = 4
+"""Decimal digits of costs and of devices' shares."""
+MOST_FIELDS_NAMED = 5
+"""The most differing fields that a problem names."""
 
 
 def certificate_of(
     accepted: Accepted, catalog: Catalog, seconds: float, created_at: str | None = None
 ) -> dict[str, Any]:
-    """The document: the outcome and what to do, every check, the numbers, the machine and its software.
+    """The document of a certificate, `document.Certificate` as JSON.
 
-    Every number follows from others in the document, which `check` repeats: the cost is that of the rounded seconds.
+    Args:
+        accepted: the facts and records of the acceptance.
+        catalog: the cases and limits.
+        seconds: the duration of the acceptance.
+        created_at: the time of the certificate; None: now.
     """
+    # Rounded first: the cost must follow from the seconds that the document states.
     seconds = round(seconds, 1)
     facts = accepted.facts
     records = {name: read_record(content) for name, content in accepted.records.items()}
@@ -65,7 +79,7 @@ def certificate_of(
     price = facts["asked"]["price_per_hour"]
     cost = None
     if price is not None:
-        cost = round(price * seconds / 3600, 4)
+        cost = round(price * seconds / 3600, COST_DIGITS)
     devices: list[dict[str, Any]] = []
     if records_of_parts:
         devices = _devices(records_of_parts[0])
@@ -86,18 +100,20 @@ def certificate_of(
 
 
 def _devices(record: Record) -> list[dict[str, Any]]:
-    """The devices of a node, each with its share of the others' speed to four digits."""
+    """The devices of a node, each with its speed relative to the other devices; `document.DeviceShare` as JSON."""
     devices = []
-    for rank, (device, share) in enumerate(zip(record.system.devices, device_shares(record), strict=True)):
+    shares = device_shares(record)
+    for rank, device in enumerate(record.system.devices):
+        share = shares[rank]
         rounded = None
         if share is not None:
-            rounded = round(share, 4)
+            rounded = round(share, SHARE_DIGITS)
         devices.append({"rank": rank, "name": device.name, "uuid": device.uuid, "share": rounded})
     return devices
 
 
 def _numbers(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """The metrics of the runs."""
+    """The metrics of the runs, `document.Number` as JSON."""
     numbers = []
     for record in records:
         for metric in record.metrics:
@@ -115,7 +131,7 @@ def _numbers(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def _efficiencies(records: Iterable[Record], price: float | None) -> list[Any]:
-    """The energy and the cost of the work of each run that has either."""
+    """The energy and the cost of the work, for each run in which either is known."""
     efficiencies = []
     for record in records:
         efficiency_of_run = compute_efficiency(record, price)
@@ -125,7 +141,7 @@ def _efficiencies(records: Iterable[Record], price: float | None) -> list[Any]:
 
 
 def _software(records: Iterable[Record]) -> dict[str, Any]:
-    """The versions of the software, each from the last run that states it."""
+    """The versions of the software by name, each from the last run that states it."""
     versions: dict[str, Any] = {}
     for record in records:
         versions_of_run = {
@@ -161,15 +177,15 @@ def junit_of(certificate: Mapping[str, Any]) -> bytes:
 
 
 def _test_name(check: Mapping[str, Any]) -> str:
-    """The name of a check in JUnit, with the kind of its reference, as a number may be compared with several.
+    """The name of a check in JUnit. It contains the kind of the reference, as a number may be compared with several.
 
-    The names of a machine's tests do not change between acceptances.
+    It does not contain values, so that it stays the same in later acceptances.
     """
     name = f"{check['part']}: {check['name']}"
     if check["ratio"] is None:
         return name
     reference = check.get("reference", "")  # a certificate of an earlier version does not have it
-    if reference == "row":
+    if reference == "row":  # several rows: `against` is "VALUE of claim ID"
         reference = check["against"].partition(" of ")[2]
     return f"{name} against {reference}"
 
@@ -177,7 +193,7 @@ def _test_name(check: Mapping[str, Any]) -> str:
 def files_of(
     certificate: Mapping[str, Any], records: Mapping[str, bytes], variables: Mapping[str, str]
 ) -> dict[str, bytes]:
-    """The files of the bundle, by their paths in it."""
+    """The files of the bundle by their paths in it. `variables`: the environment variables of this process."""
     return {
         CERTIFICATE: to_json(certificate),
         PAGE: render(certificate),
@@ -190,10 +206,10 @@ def files_of(
 
 @dataclass(frozen=True)
 class CertificateCheck:
-    """A certificate computed again, and how the one that was read differs from it."""
+    """The result of checking a certificate."""
 
     certificate: Mapping[str, Any]
-    """As it is computed again."""
+    """The certificate computed again."""
     problems: tuple[str, ...]
     """Contradictions between the certificate and its records."""
     notes: tuple[str, ...]
@@ -201,61 +217,77 @@ class CertificateCheck:
 
 
 def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
-    """The certificate computed again from the records and the facts among the files of a bundle.
+    """Check the certificate of a bundle: compute it again from the records and facts, and compare.
 
-    Raises BundleError if it cannot be read.
+    `files`: the files of the bundle by their paths in it. Raises BundleError if the certificate cannot be read.
     """
     certificate = read_document(files, CERTIFICATE)
     try:
         document = msgspec.convert(certificate, Certificate)
         records = read_records(files)
-        contents = {name: files[record_path(name)].read_bytes() for name in records}
-        accepted = Accepted(certificate["facts"], contents)
-        again = certificate_of(accepted, catalog, certificate["seconds"], certificate["created_at"])
-        again["flagbench"] = certificate["flagbench"]
+        again = _compute_again(certificate, files, records, catalog)
         problems = list(contradictions(document, records, catalog))
-        pages = {PAGE: render(certificate), JUNIT: junit_of(certificate)}
+        differing_pages = _differing_pages(certificate, files)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, msgspec.MsgspecError) as error:
         raise BundleError(f"its {CERTIFICATE} is not whole: {type(error).__name__}: {brief(str(error))}") from error
     except FlagbenchError as error:
         raise BundleError(error.message) from error
-    differing_pages = []
-    for name, content in pages.items():
-        if name not in files or files[name].read_bytes() != content:
-            differing_pages.append(f"its {name} differs from the one that its {CERTIFICATE} gives")
     certificate_rounded = _rounded(certificate)
     again_rounded = _rounded(again)
     notes: list[str] = []
     same_version = certificate["flagbench"] == this_flagbench()
     other_limits = _differing_limits(document, catalog)
     if same_version:
-        differing = differing_paths(certificate_rounded, again_rounded)
+        differing_fields = differing_paths(certificate_rounded, again_rounded)
         problems += differing_pages
         if other_limits:
             problems.append(f"its limits are not those of this flagbench: {other_limits}")
     else:
-        differing, notes = _compare_versions(certificate_rounded, again_rounded)
-        notes += differing_pages
+        comparison = _compare_versions(certificate_rounded, again_rounded)
+        differing_fields = comparison.contradicting
+        notes = comparison.notes + differing_pages
         if other_limits and document.facts.limits:
             notes.append(f"it has other limits than this flagbench: {other_limits}")
     if certificate["outcome"] != again["outcome"]:
-        outcomes = (
+        message = (
             f"its outcome is {certificate['outcome']}, but its records give {again['outcome']}: {again['reason']}"
         )
         if same_version or not _may_differ(document, again):
-            problems.append(outcomes)
+            problems.append(message)
         else:
-            notes.append(outcomes)
-    if differing:
-        problems.append(f"it does not follow from its records in {', '.join(map(brief, differing[:5]))}")
+            notes.append(message)
+    if differing_fields:
+        named = ", ".join(map(brief, differing_fields[:MOST_FIELDS_NAMED]))
+        problems.append(f"it does not follow from its records in {named}")
     return CertificateCheck(again, tuple(problems), tuple(notes))
 
 
-def _may_differ(document: Certificate, again: Mapping[str, Any]) -> bool:
-    """Whether another version may have had the outcome of a certificate.
+def _compute_again(
+    certificate: Mapping[str, Any], files: Mapping[str, Path], records: Mapping[str, Record], catalog: Catalog
+) -> dict[str, Any]:
+    """The certificate computed again. What does not follow from records, such as its author, is copied."""
+    contents = {name: files[record_path(name)].read_bytes() for name in records}
+    accepted = Accepted(certificate["facts"], contents)
+    again = certificate_of(accepted, catalog, certificate["seconds"], certificate["created_at"])
+    again["flagbench"] = certificate["flagbench"]
+    return again
 
-    A certificate fails exactly where one of its own checks does. It may pass where every check passes again, and this
-    version alone misses something to compare products and memory with.
+
+def _differing_pages(certificate: Mapping[str, Any], files: Mapping[str, Path]) -> list[str]:
+    """A sentence for each page of a bundle that is not the page of its certificate."""
+    pages = {PAGE: render(certificate), JUNIT: junit_of(certificate)}
+    sentences = []
+    for name, content in pages.items():
+        if name not in files or files[name].read_bytes() != content:
+            sentences.append(f"its {name} differs from the one that its {CERTIFICATE} gives")
+    return sentences
+
+
+def _may_differ(document: Certificate, again: Mapping[str, Any]) -> bool:
+    """Whether another version may have come to the outcome that a certificate states.
+
+    A certificate fails exactly if one of its own checks fails. It may pass if every check passes again: this version
+    may only miss a reference for matmuls or memory.
     """
     if document.outcome is Outcome.PASS:
         passing = (Outcome.PASS.value, Outcome.NOT_KNOWN.value)
@@ -266,7 +298,7 @@ def _may_differ(document: Certificate, again: Mapping[str, Any]) -> bool:
 
 
 def _differing_limits(document: Certificate, catalog: Catalog) -> str:
-    """The ids of the limits in which a certificate and this flagbench differ; empty where they are the same."""
+    """The ids of the limits in which a certificate and this flagbench differ; empty if they are the same."""
     names = [device.name for device in document.facts.machine.devices]
     limits = limits_of(catalog, names, processor=document.facts.device_kind == "cpu")
     limits_of_certificate = document.facts.limits
@@ -278,7 +310,7 @@ def _differing_limits(document: Certificate, catalog: Catalog) -> str:
 
 
 def contradictions(document: Certificate, records: Mapping[str, Record], catalog: Catalog) -> Iterator[str]:
-    """Where the facts of a certificate contradict the records in its bundle."""
+    """A sentence for each contradiction between the facts of a certificate and the records in its bundle."""
     facts = document.facts
     named: list[str] = []
     for part in facts.parts:
@@ -291,54 +323,72 @@ def contradictions(document: Certificate, records: Mapping[str, Record], catalog
     for name in records:
         if name not in named:
             yield f"it does not name the record {name}, which is in it"
-    end = datetime.strptime(document.created_at, "%Y-%m-%dT%H:%M:%SZ")
     for part in facts.parts:
         record = records.get(part.record_id or "")
-        if record is None:
-            continue
-        compared = [
-            ("case", part.case, record.case),
-            ("state", part.state, record.status.state),
-            ("reason", part.reason, record.status.reason),
-            ("stack", facts.stack, record.stack),
-            ("number of ranks", facts.gpus, record.system.nodes * record.system.devices_per_node),
-        ]
-        if record.system.host:
-            compared.append(("host", facts.machine.host, record.system.host))
-        if record.stack in catalog.stacks:
-            compared.append(("kind of device", facts.device_kind, catalog.stacks[record.stack].device_kind))
-        for name, certified, recorded in compared:
-            if certified != recorded:
-                yield f"its {name} is {_text(certified)}, but {_text(recorded)} in the record {record.record_id}"
-        created = datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
-        begin = end - timedelta(seconds=document.seconds)
-        if not begin - CLOCK_SKEW <= created <= end + CLOCK_SKEW:
-            yield f"it was made at {document.created_at}, and its record {record.record_id} at {record.created_at}"
+        if record is not None:
+            yield from _contradictions_of_part(document, part, record, catalog)
+
+
+def _contradictions_of_part(document: Certificate, part: RunPart, record: Record, catalog: Catalog) -> Iterator[str]:
+    """A sentence for each contradiction between the facts of one run and its record."""
+    facts = document.facts
+    compared = [
+        ("case", part.case, record.case),
+        ("state", part.state, record.status.state),
+        ("reason", part.reason, record.status.reason),
+        ("stack", facts.stack, record.stack),
+        ("number of ranks", facts.gpus, record.system.nodes * record.system.devices_per_node),
+    ]
+    if record.system.host:
+        compared.append(("host", facts.machine.host, record.system.host))
+    if record.stack in catalog.stacks:
+        compared.append(("kind of device", facts.device_kind, catalog.stacks[record.stack].device_kind))
+    for name, certified, recorded in compared:
+        if certified != recorded:
+            yield f"its {name} is {_text(certified)}, but {_text(recorded)} in the record {record.record_id}"
+    end = datetime.strptime(document.created_at, TIME_FORMAT)
+    begin = end - timedelta(seconds=document.seconds)
+    created = datetime.strptime(record.created_at, TIME_FORMAT)
+    if not begin - CLOCK_SKEW <= created <= end + CLOCK_SKEW:
+        yield f"it was made at {document.created_at}, and its record {record.record_id} at {record.created_at}"
 
 
 _NOT_IN_ALL_VERSIONS = (
-    *(".joules_per_million", ".joules_source", ".joules_of", ".joules_error", ".padding_included"),
+    ".joules_per_million",
+    ".joules_source",
+    ".joules_of",
+    ".joules_error",
+    ".padding_included",
     ".slowest_device",
 )
-"""Fields of `efficiency` and `numbers` that not every version computes, or not in the same way."""
+"""The ends of paths of fields that not every version computes, or not in the same way."""
+_FROM_RULES = ("checks.", "outcome", "reason", "action.")
+"""The beginnings of paths of fields that follow from rules, which change between versions."""
 
 
-def _compare_versions(certificate: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The fields in which a certificate of another version of flagbench contradicts its records, and a note on each
-    field that it judges by other rules."""
-    differing = []
+class _VersionComparison(NamedTuple):
+    """How a certificate of another version differs from the one that this version computes."""
+
+    contradicting: list[str]
+    """The paths of the fields that contradict its records."""
+    notes: list[str]
+    """A sentence for each field that the other version judges by other rules."""
+
+
+def _compare_versions(certificate: Mapping[str, Any], again: Mapping[str, Any]) -> _VersionComparison:
+    """Compare a certificate of another version with the one that this version computes from the same records."""
+    contradicting = []
     notes = []
     for path, certified, computed in differences(_with_check_texts(certificate), _with_check_texts(again)):
-        # Rules change between versions, and with them what follows from the same records.
-        if path.startswith(("checks.", "outcome", "reason", "action.")) or path.endswith(_NOT_IN_ALL_VERSIONS):
+        if path.startswith(_FROM_RULES) or path.endswith(_NOT_IN_ALL_VERSIONS):
             notes.append(f"{path}: {_text(certified)} in the certificate, and {_text(computed)} computed again")
         else:
-            differing.append(path)
-    return differing, notes
+            contradicting.append(path)
+    return _VersionComparison(contradicting, notes)
 
 
 def _with_check_texts(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with each check as a text under its part and name, for the comparison with another version's."""
+    """A certificate whose checks are one text each, by part and name, so that two versions can be compared."""
     texts: dict[str, str] = {}
     for check_facts in document["checks"]:
         ratio = ""
@@ -352,11 +402,16 @@ def _with_check_texts(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    """A value for a message: untrusted text is shortened and made visible."""
     if value is None:
         return "nothing"
-    return brief(str(value), 300)
+    return brief(str(value), limit=300)
 
 
 def _rounded(document: Mapping[str, Any]) -> Any:
-    """A document with its numbers to nine digits: other versions of Python may differ in the last digits of a sum."""
-    return json.loads(to_json(document), parse_float=lambda number: float(f"{float(number):.9g}"))
+    """A document with its numbers to nine digits: the last digits of a sum depend on the version of Python."""
+
+    def parse_rounded(text: str) -> float:
+        return float(f"{float(text):.9g}")
+
+    return json.loads(to_json(document), parse_float=parse_rounded)

@@ -1,4 +1,4 @@
-"""One check of an acceptance and its outcome."""
+"""The result of one check of an acceptance, and constructors for checks that could not be made."""
 
 from __future__ import annotations
 
@@ -20,28 +20,31 @@ class Outcome(str, Enum):
     FAIL = "FAIL"
     INCONCLUSIVE = "INCONCLUSIVE"
     NOT_KNOWN = "NOT_KNOWN"
-    """Nobody could look, or there is nothing to compare with. It does not keep a machine from passing."""
+    """The check could not be made, or there is nothing to compare with. It does not keep a machine from passing."""
 
 
 class AcceptanceCheck(Struct, frozen=True, kw_only=True):
-    """One check: what was measured against what, and what bounds its outcome."""
+    """One check: what was measured, what it was compared with, and the outcome."""
 
     name: str
+    """The name of the check, or of the metric that it compares."""
     part: str
     """`preflight`, `health`, `soak`, or the case whose run was checked."""
     outcome: Outcome
     measured: str
+    """What was measured, with its unit."""
     against: str
+    """What it was compared with, in words."""
     limit: str
     """The bounds within which the check passes, in words."""
     limit_id: str | None = None
-    """The id of the limit in the facts by which the number was judged; None for a check without one."""
+    """The id of the limit that the number was compared with; None for a check that does not compare a number."""
     kind: Kind | None = None
-    """The kind of the number."""
+    """The kind of the number, such as `product` for a matmul; None for a check that does not compare a number."""
     reference: Reference | None = None
-    """What the number is divided by."""
+    """The kind of the reference that the number is divided by; None for a check that does not compare a number."""
     floor: float | None = None
-    """The ratio from which a number passes."""
+    """The ratio from which the number passes; None for a check that does not compare a number."""
     reason: str = ""
     """Why the check did not pass; empty if it did."""
     remedy: str = ""
@@ -53,7 +56,7 @@ class AcceptanceCheck(Struct, frozen=True, kw_only=True):
 
 
 def not_known(name: str, part: str, against: str, reason: str) -> AcceptanceCheck:
-    """A check that nobody could make, and why."""
+    """The result of a check that could not be made; `reason` says why."""
     return AcceptanceCheck(
         name=name,
         part=part,
@@ -66,7 +69,7 @@ def not_known(name: str, part: str, against: str, reason: str) -> AcceptanceChec
 
 
 def did_not_run(part: str, reason: str, state: str = "nothing", remedy: str = "") -> AcceptanceCheck:
-    """The check `ran` of a part that was not run, or left no record."""
+    """The result of the check `ran` for a part that was not run, or that left no record; `reason` says why."""
     return AcceptanceCheck(
         name="ran",
         part=part,

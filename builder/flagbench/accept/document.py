@@ -1,4 +1,7 @@
-"""The document of a certificate, `certificate/v1`, as typed data with bounds, as it may come from anybody."""
+"""The types of a certificate, the JSON document `certificate/v1`.
+
+A certificate that is read may come from anybody, so every field has bounds. certificate.py writes and checks it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from flagbench_core.health.kernel_log import XidLog
 from flagbench_core.health.reading import DeviceHealth
 
 MOST_DEVICES = 1024
-"""The most that `--gpus` takes."""
+"""The most devices that `--gpus` accepts."""
 LimitedText = Annotated[str, Meta(max_length=2**16)]
 LimitedTexts = Annotated[tuple[LimitedText, ...], Meta(max_length=MOST_DEVICES)]
 Rank = Annotated[int, Meta(ge=0, lt=MOST_DEVICES)]
@@ -44,12 +47,13 @@ class Action(Struct, frozen=True):
 
 
 class DeviceShare(Struct, frozen=True):
-    """A device that was measured, and its share of the others' speed."""
+    """A device that was measured."""
 
     rank: Rank
     name: LimitedText
     uuid: LimitedText | None
     share: Amount | None
+    """Its speed relative to that of the other devices; None if it was not compared."""
 
 
 class Number(Struct, frozen=True):
@@ -61,7 +65,7 @@ class Number(Struct, frozen=True):
     unit: LimitedText
     scope: LimitedText
     slowest_device: SlowestDevice | None = None
-    """None in certificates of earlier versions, too."""
+    """The rank with the lowest value; None if there is only one device, and in certificates of earlier versions."""
 
 
 class Asked(Struct, frozen=True):
@@ -72,7 +76,7 @@ class Asked(Struct, frozen=True):
     case: LimitedText | None
     price_per_hour: PositiveFloat | None
     soak: Annotated[int, Meta(ge=1, le=24 * 60)] | None = None
-    """Minutes."""
+    """The duration of the soak, minutes; None for an acceptance without one."""
 
 
 class MachineDevice(Struct, frozen=True):
@@ -88,12 +92,18 @@ class CertificateMachine(Struct, frozen=True):
 
     host: LimitedText
     visible: Annotated[int, Meta(ge=0, le=MOST_DEVICES)]
+    """The number of devices that a run can use: CUDA_VISIBLE_DEVICES may hide some."""
     problem: LimitedText | None
+    """Why the devices could not be listed; None if they were."""
     devices: Annotated[tuple[MachineDevice, ...], Meta(max_length=MOST_DEVICES)]
     drivers: LimitedTexts
+    """The versions of the drivers of the devices."""
     foreign: LimitedTexts
+    """Other processes that use a device."""
     partitions: LimitedTexts
+    """A sentence for each device that is only a part of a device."""
     capped: LimitedTexts
+    """A sentence for each device whose power limit is below its default."""
     tool: Ending = Ending.ANSWERED
     """How the query to the vendor's tool ended; earlier versions stated neither this nor `lost`."""
     lost: LimitedTexts = ()
@@ -117,16 +127,23 @@ class SpreadOfRuns(Spread, frozen=True):
 
 
 class RunPart(Struct, frozen=True):
-    """One run."""
+    """One run of the acceptance."""
 
     case: Name
     target: LimitedText
+    """The image or stack that it ran on."""
     why: LimitedText
+    """Why this run was made."""
     record_id: RecordId | None
+    """None if it left no record."""
     state: LimitedText
+    """How it ended: the state of its record, or `not run`."""
     reason: LimitedText | None
+    """Why it did not end well; None if it did."""
     history: Annotated[tuple[RecordId, ...], Meta(max_length=100)]
+    """The records of earlier runs that it is compared with."""
     priors: Annotated[dict[str, SpreadOfRuns], Meta(max_length=1000)]
+    """The spread between runs that was known beforehand, by metric."""
     remedy: LimitedText = ""
     """What fixes the cause, if it could not be run."""
 
@@ -136,6 +153,7 @@ class ReadDevices(Struct, frozen=True):
 
     devices: Annotated[tuple[DeviceHealth, ...], Meta(max_length=MOST_DEVICES)] = ()
     source: LimitedText | None = None
+    """The library or tool that read them."""
     problem: LimitedText | None = None
     """Why no device was read."""
 
@@ -157,8 +175,10 @@ class Facts(Struct, frozen=True):
     stack: Name
     device_kind: Literal["cpu", "cuda"]
     driver_floor: LimitedText | None
+    """The oldest driver that the image runs on; None if no image is used, or if it is not known."""
     machine: CertificateMachine
     without_case: LimitedText | None
+    """Why no case was run; None if one was."""
     ending: Literal["done", "interrupted"]
     parts: Annotated[tuple[RunPart, ...], Meta(max_length=10)]
     planned: Annotated[tuple[Name, ...], Meta(max_length=10)] = ()

@@ -1,4 +1,7 @@
-"""The facts of a certificate about the machine: its devices, drivers and health before and after the runs."""
+"""Collects the facts of a certificate about the machine: its devices, drivers and health before and after the runs.
+
+Facts are JSON in the shape of `document.Facts`. The checks (judge.py) are computed from the facts and the records.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,28 @@ from flagbench.manifests.model import Catalog
 
 
 def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
-    """The facts of a certificate before anything runs; each run adds its own to `parts`. See `document.Facts`."""
+    """Look at the machine before anything runs. Returns `document.Facts`; each run adds its own facts to `parts`.
+
+    `asked`: the options of the command, `document.Asked`.
+    """
     on_devices = plan.stack.device_kind != "cpu" and bool(plan.parts)
     look = look_at_machine(plan.gpus, health=on_devices)
     machine = look.accelerators
     names = [device.name for device in machine.devices]
     limits = limits_of(catalog, names, processor=plan.stack.device_kind == "cpu")
-    floor = None
+    driver_floor = None
     if plan.parts and plan.parts[0].target.via == "docker":
-        floor = plan.stack.device.driver_floor  # the image needs it; a run without one has its own Python
+        # The oldest driver that the image runs on. A run without an image uses the libraries of its own Python.
+        driver_floor = plan.stack.device.driver_floor
+    devices = []
+    for index, device in enumerate(machine.devices):
+        devices.append({"index": index, "name": device.name, "uuid": device.uuid})
     return {
         "asked": asked,
         "gpus": plan.gpus,
         "stack": plan.stack.name,
         "device_kind": plan.stack.device_kind,
-        "driver_floor": floor,
+        "driver_floor": driver_floor,
         "machine": {
             "host": os.uname().nodename,
             "visible": machine.visible,
@@ -40,13 +50,10 @@ def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) 
             "remedy": machine.remedy or "",
             "tool": machine.tool.value,
             "lost": machine.lost,
-            "devices": [
-                {"index": index, "name": device.name, "uuid": device.uuid}
-                for index, device in enumerate(machine.devices)
-            ],
+            "devices": devices,
             "drivers": look.drivers,
             "foreign": [*look.programs],
-            "partitions": [*look.partitions, *_slices(machine, catalog)],
+            "partitions": [*look.partitions, *_smaller_devices(machine, catalog)],
             "capped": look.power_caps,
         },
         "planned": [part.case.name for part in plan.parts],
@@ -58,12 +65,17 @@ def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) 
     }
 
 
-def _slices(machine: Machine, catalog: Catalog) -> list[str]:
-    """A sentence for each device that shows less memory than its model has and is not a MIG instance by its name."""
+def _smaller_devices(machine: Machine, catalog: Catalog) -> list[str]:
+    """A sentence for each device that shows less memory than its model has, as a part of a shared device does.
+
+    Devices whose names say that they are partitions (MIG) have their sentences already.
+    """
     sentences = []
     for device in machine.devices:
+        if device.partition or device.memory_gib is None:
+            continue
         for model in catalog.devices.values():
-            if device.partition or device.memory_gib is None or not model.has_name(device.name):
+            if not model.has_name(device.name):
                 continue
             if device.memory_gib < WHOLE_MEMORY * model.memory_gib:
                 memory = f"{device.memory_gib:.0f} of {model.memory_gib:g} GiB"
@@ -72,7 +84,10 @@ def _slices(machine: Machine, catalog: Catalog) -> list[str]:
 
 
 def _health_before(health: MachineHealth | None) -> dict[str, Any] | None:
-    """The first reading of the devices, and the last line of the kernel log before this acceptance."""
+    """The first reading of the devices, and the number of the last line of the kernel log before this acceptance.
+
+    None on a machine without devices to read.
+    """
     if health is None or (health.problem is None and not health.devices):
         return None
     facts: dict[str, Any] = {"before": _reading(health)}
@@ -81,8 +96,8 @@ def _health_before(health: MachineHealth | None) -> dict[str, Any] | None:
     return facts
 
 
-def read_health_after(facts: dict[str, Any]) -> None:
-    """Read the devices again, and what was added to the kernel log since the first reading."""
+def add_health_after(facts: dict[str, Any]) -> None:
+    """Read the devices again, and add the reading and the new lines of the kernel log to the facts."""
     health_facts = facts["health"]
     if health_facts is None:
         return
@@ -94,6 +109,7 @@ def read_health_after(facts: dict[str, Any]) -> None:
 
 
 def _reading(health: MachineHealth) -> dict[str, Any]:
+    """`document.ReadDevices` as JSON: the kernel log is a fact apart."""
     reading = health.to_dict()
     reading.pop("xids", None)
     return reading

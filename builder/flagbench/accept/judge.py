@@ -1,4 +1,7 @@
-"""The checks and the conclusion of an acceptance, from its facts and records alone: anybody can repeat them."""
+"""Computes the checks and the conclusion of an acceptance from its facts and records alone: anybody can repeat it.
+
+Facts are those of a certificate (document.Facts): the machine, the runs and the limits.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from flagbench.accept.checks.health import health_checks
 from flagbench.accept.checks.numbers import kind_of_metric
 from flagbench.accept.checks.preflight import preflight_checks
 from flagbench.accept.checks.run import (
-    disturbance,
-    flops_in_range,
-    heat_seen,
-    quota,
-    ran,
-    same_bits,
+    check_ended,
+    check_flops,
+    check_heat,
+    check_quota,
+    check_same_bits,
+    describe_disturbance,
     telemetry_checks,
 )
 from flagbench.accept.checks.soak import soak_checks
@@ -33,10 +36,13 @@ from flagbench.verdict.recompute import recompute
 from flagbench_core.evidence.section import MEASURE
 
 MOST_REASONS = 3
-"""Checks whose reasons the conclusion states."""
+"""The most checks whose reasons the conclusion states."""
 SOAK = "soak"
 """The `part` of the checks of a soak."""
 HOW_FAST_UNKNOWN = "how fast it should be is not known"
+"""What the conclusion adds if a machine was compared only with itself and its own devices."""
+RETRY_FACTOR = 2
+"""How many times the minutes another run should have, if a run of this acceptance was too short to decide."""
 
 
 def checks_of(
@@ -49,7 +55,7 @@ def checks_of(
         records: the records that the certificate names, by id.
     """
     typed_facts = msgspec.convert(facts, Facts)
-    checks = [*preflight_checks(typed_facts)]
+    checks = list(preflight_checks(typed_facts))
     for index, part in enumerate(typed_facts.parts):
         for check in _part_checks(part, typed_facts, records, catalog):
             if _is_soak(index, typed_facts):
@@ -69,21 +75,21 @@ def checks_of(
 
 
 def _is_soak(index: int, facts: Facts) -> bool:
-    """Whether a planned run is the soak, which is the last one and of the same case as the first."""
+    """Whether the planned run with this index is the soak: the last run, of the same case as the first."""
     return facts.asked.soak is not None and index == len(facts.planned) - 1
 
 
 def _part_checks(
     part: RunPart, facts: Facts, records: Mapping[str, Record], catalog: Catalog
 ) -> Iterator[AcceptanceCheck]:
-    """The checks of one run."""
+    """The checks of one run. A run that did not end well has no checks of its numbers."""
     record = records.get(part.record_id or "")
     case = catalog.cases[part.case]
-    yield ran(part, record, case)
+    yield check_ended(part, record, case)
     if record is None:
         return
     if case.kind == MEASURE and (record.results or record.status.state == "ok"):
-        yield same_bits(record)
+        yield check_same_bits(record)
     if record.status.state != "ok":
         return
     subject = recompute(record, case)
@@ -105,31 +111,34 @@ def _part_checks(
 
 
 def _case_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """The checks of the numbers of a case with a model."""
     yield from speed_checks(run)
-    for check in (flops_in_range(run.subject), heat_seen(run.subject)):
+    for check in (check_flops(run.subject), check_heat(run.subject)):
         if check is not None:
             yield check
 
 
 def _roofs_checks(run: JudgedRun, facts: Facts) -> Iterator[AcceptanceCheck]:
+    """The checks of the numbers of the roofs, the rates that the devices reach without a model."""
     yield from peer_checks(run.record, run.history, run.limits, run.disturbance)
-    check = quota(run.record)
+    check = check_quota(run.record)
     if check is not None and facts.device_kind == "cpu":
         yield check
     yield from speed_checks(run)
 
 
 def _disturbance_and_power_limits(record: Record, facts: Facts) -> str:
-    """What used the machine during a run, and the power limits that were lowered before it; empty without either."""
-    sentences = [*facts.machine.capped]
-    disturbed_by = disturbance(record)
+    """Other uses of the machine during a run, and power limits that were lowered before it; empty without either."""
+    sentences = []
+    disturbed_by = describe_disturbance(record)
     if disturbed_by:
-        sentences.insert(0, disturbed_by)
+        sentences.append(disturbed_by)
+    sentences += facts.machine.capped
     return ", ".join(sentences)
 
 
 def _limits(facts: Facts, catalog: Catalog) -> tuple[AcceptanceLimit, ...]:
-    """The limits that the certificate states; for an earlier version, which states none, those of this flagbench."""
+    """The limits that the certificate states. If it states none, as in an earlier version, those of this version."""
     if facts.limits:
         return facts.limits
     names = [device.name for device in facts.machine.devices]
@@ -139,7 +148,7 @@ def _limits(facts: Facts, catalog: Catalog) -> tuple[AcceptanceLimit, ...]:
 def conclude(
     checks: Sequence[AcceptanceCheck], facts: Mapping[str, Any], records: Mapping[str, Record]
 ) -> dict[str, Any]:
-    """The outcome of the acceptance, its reason, and the gravest action of `drain`, `fix`, `run again` and `use`."""
+    """Conclude the acceptance. Returns its `outcome`, its `reason`, and what to do with the machine as `action`."""
     typed_facts = msgspec.convert(facts, Facts)
     failed = [check for check in checks if check.outcome is Outcome.FAIL]
     undecided = [check for check in checks if check.outcome is Outcome.INCONCLUSIVE]
@@ -164,11 +173,11 @@ def conclude(
 
 
 def _reasons(checks: Sequence[AcceptanceCheck]) -> str:
-    """The first checks with their reasons, and how many more there are."""
+    """The reasons of the first checks, and how many more checks there are."""
     named = []
     for check in checks[:MOST_REASONS]:
         name = f"{check.part}, {check.name}"
-        if check.name == "ran":
+        if check.name == "ran":  # the name of the run alone says enough
             name = check.part
         named.append(f"{name}: {check.reason}")
     text = "; ".join(named)
@@ -178,7 +187,7 @@ def _reasons(checks: Sequence[AcceptanceCheck]) -> str:
 
 
 def _kinds_not_compared(checks: Sequence[AcceptanceCheck], facts: Facts) -> list[Kind]:
-    """The kinds of numbers that a machine has to pass in, and that were compared with nothing."""
+    """The kinds of numbers in which a machine has to pass, and that were compared with no reference."""
     needed: list[Kind] = ["product"]
     if facts.device_kind != "cpu":
         needed.append("memory")
@@ -197,13 +206,16 @@ def _reason_not_compared(checks: Sequence[AcceptanceCheck], kinds: Sequence[Kind
 
 
 def _reason_to_pass(checks: Sequence[AcceptanceCheck]) -> str:
-    """How many checks passed; and if no reference says how fast a device of this model is, which ones were used."""
+    """The reason of a machine that passes: how many checks passed, and what it was compared with.
+
+    The latter only if no reference says how fast a device of this model should be.
+    """
     not_known = sum(check.outcome is Outcome.NOT_KNOWN for check in checks)
     text = f"all {len(checks) - not_known} checks passed"
     if not_known:
         text += f", {not_known} could not be made"
     references = {check.reference for check in checks if check.outcome is Outcome.PASS and check.reference}
-    references.discard("link")  # a link says nothing of the device
+    references.discard("link")  # the rate of a link does not tell how fast the device should be
     if references == {"history"}:
         return f"{text}; as before; {HOW_FAST_UNKNOWN}"
     if references == {"peers"}:
@@ -220,6 +232,10 @@ def _action(
     facts: Facts,
     records: Mapping[str, Record],
 ) -> dict[str, Any]:
+    """What to do with the machine, `document.Action` as JSON: the gravest of `drain`, `fix`, `run again` and `use`.
+
+    A failed check without a remedy is evidence against a device, so the machine is drained.
+    """
     action: dict[str, Any] = {"do": "use", "ranks": [], "devices": [], "minutes": None, "remedies": []}
     if outcome is Outcome.PASS:
         return action
@@ -232,12 +248,12 @@ def _action(
         return {**action, "do": "fix", "remedies": remedies}
     minutes = facts.asked.minutes
     if any(check.name == "ran" or check.ratio is not None for check in undecided):
-        minutes = 2 * minutes
+        minutes = RETRY_FACTOR * minutes
     return {**action, "do": "run again", "minutes": minutes}
 
 
 def _uuids(ranks: Sequence[int], facts: Facts, records: Mapping[str, Record]) -> list[str]:
-    """The UUIDs of ranks' devices, from the records of this acceptance, else from the machine's list of devices."""
+    """The UUIDs of the devices of `ranks`, from the records of this acceptance, or else from the list of devices."""
     uuids = {device.index: device.uuid for device in facts.machine.devices}
     for part in facts.parts:
         record = records.get(part.record_id or "")

@@ -1,4 +1,4 @@
-"""The limits of an acceptance for the devices of the machine."""
+"""Selects the limits of an acceptance for the devices of a machine: the bounds within which a number passes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ def limits_of(catalog: Catalog, device_names: Collection[str], *, processor: boo
     """The limits of manifests/limits.yaml, as the file of the device model overrides them.
 
     Args:
-        device_names: as the driver reports them. If they are of several models, or of a model without a file, nothing
-            is overridden.
+        device_names: the names of the devices as the driver reports them. If they are of several models, or of a
+            model without a file, nothing is overridden.
+        processor: whether the limits are for a processor instead of accelerators.
     """
-    models = [model for model in catalog.devices.values() if any(model.has_name(name) for name in device_names)]
+    models = []
+    for model in catalog.devices.values():
+        if any(model.has_name(name) for name in device_names):
+            models.append(model)
     overrides = {}
     if len(models) == 1 and len(set(device_names)) == 1:
         overrides = dict(models[0].acceptance)

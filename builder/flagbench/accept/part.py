@@ -1,4 +1,4 @@
-"""One run of an acceptance, before it runs."""
+"""A run that an acceptance plans: the roofs (a device's rates without a model), a case, or the soak."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from flagbench.manifests.model import Case
 from flagbench.runs.target import Target
 
 START_SECONDS = {"cpu": 10.0, "cuda": 20.0}
-"""Seconds of a run from its command to its first step, and from its last step to its record, by kind of device: 14 to
-17 s on an H100."""
+"""Seconds that a run takes in addition to its steps, by kind of device: until the first step, and from the last step
+until its record. On an H100, 14 to 17 s were measured."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One run of an acceptance."""
+    """A planned run of an acceptance."""
 
     target: Target
     seconds: float
@@ -22,7 +22,7 @@ class Part:
     why: str
     """Why this run is made, as the certificate states it."""
     soak: bool = False
-    """Whether it is the soak, which has a time of its own."""
+    """Whether it is the soak, whose time is in addition to `--minutes`."""
 
     @property
     def case(self) -> Case:

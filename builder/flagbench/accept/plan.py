@@ -1,4 +1,8 @@
-"""What an acceptance runs within its minutes: the roofs, and the largest case that fits the machine and the time."""
+"""Plans the runs of an acceptance within its minutes: the roofs, the largest case that fits, and a soak if asked for.
+
+The roofs are the rates that a device reaches without a model: matmuls, memory, links. A stack is a vendor's software
+for a family of devices.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +33,15 @@ from flagbench_core.process_limits import usable_processors
 
 ROOFS = "roofs"
 RESERVE_SECONDS = 10.0
-"""Seconds that are reserved for ending a run whose ranks hang, and for the certificate."""
+"""Seconds that are reserved for stopping a run whose ranks hang, and for writing the certificate."""
 ROOFS_SHARE = 0.25
-"""The share of the time after the heat in which the roofs are measured."""
-ROOFS_SECONDS = 120
-"""The most seconds in which the roofs are measured, as their manifest has it."""
+"""The share of the time after heating in which the roofs are measured; the case takes most of the other time."""
+LEAST_ROOFS_SECONDS = 4
+"""The fewest seconds in which the roofs are measured."""
+MOST_ROOFS_SECONDS = 120
+"""The most seconds in which the roofs are measured: `measure.seconds` of their manifest."""
+RANKS_ON_A_PROCESSOR = 2
+"""The ranks of a run on a processor without `--gpus`: the fewest that are compared with each other."""
 MOST_LAPS = 20
 """The most laps of a soak; each takes a minute or more."""
 LEAST_LAPS = 3
@@ -45,16 +53,17 @@ class AcceptanceClock:
     """The time of an acceptance."""
 
     minutes: float
+    """The time limit of the acceptance, its soak included."""
     began: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
-        """Seconds so far."""
+        """The seconds since the acceptance began."""
         return time.monotonic() - self.began
 
     @property
-    def left(self) -> float:
-        """Seconds that a run may still take."""
+    def seconds_left(self) -> float:
+        """The seconds that a run may still take."""
         return 60 * self.minutes - RESERVE_SECONDS - self.seconds
 
 
@@ -65,8 +74,18 @@ class AcceptancePlan:
     stack: Stack
     gpus: int
     parts: tuple[Part, ...]
-    """Empty if the vendor's tool does not list the devices: nothing is measured on these."""
+    """The runs, in order. Empty if the vendor's tool does not list the devices: nothing is measured on these."""
     without_case: str | None = None
+    """Why no case is run; None if one is."""
+
+
+@dataclass(frozen=True)
+class CaseChoice:
+    """The case that is run after the roofs."""
+
+    part: Part | None
+    """None if no case is run."""
+    reason: str | None = None
     """Why no case is run; None if one is."""
 
 
@@ -79,7 +98,19 @@ def plan_of(
     store: Store,
     soak_minutes: int | None = None,
 ) -> AcceptancePlan:
-    """The plan. Raises FlagbenchError (usage) for an unknown case, and if no stack fits this machine."""
+    """Plan the runs on this machine.
+
+    Args:
+        catalog: the cases, stacks, devices and claims.
+        minutes: the time for all runs except the soak.
+        gpus: the number of devices, or of ranks on a processor; None: all.
+        case: the case that `--case` names, `CASE` or `CASE:STACK`; None: the largest that fits.
+        via: how to run, such as `docker`; None: as usual on this machine.
+        store: where earlier runs are looked up.
+        soak_minutes: the time of the soak; None: no soak.
+
+    Raises FlagbenchError (usage) for a case that cannot be run, and if no stack fits this machine.
+    """
     name: str | None = None
     stack_name: str | None = None
     if case:
@@ -92,40 +123,40 @@ def plan_of(
     processor = stack.device_kind == "cpu"
     count = gpus or _devices_to_use(machine, processor=processor)
     if name is not None:
-        catalog_get(catalog.cases, name, kind="case")
-        if catalog.cases[name].kind == MEASURE:
-            raise FlagbenchError(
-                f"--case {name}: {name} has no model", remedy="leave --case out: it is always measured"
-            )
-        if name not in stack.runs:
-            reason = f"--case {name}: the stack {stack.name} does not run it"
-            raise FlagbenchError(reason, remedy="`flagbench list stacks` shows what each stack runs")
+        _check_case(name, stack, catalog)
     if machine.problem and not processor:
         return AcceptancePlan(stack, count, ())
     _check_processors(count, processor=processor)
-    chosen = choose_via(via, stack, ())
-    parts = [_roofs_part(catalog, stack, count, chosen, minutes)]
-    left = 60 * minutes - RESERVE_SECONDS - parts[0].seconds
-    case_part, without_case = _case_part(catalog, stack, count, chosen, name, store, left, minutes)
-    if case_part is not None:
-        parts.append(case_part)
+    chosen_via = choose_via(via, stack, ())
+    parts = [_roofs_part(catalog, stack, count, chosen_via, minutes)]
+    seconds_left = 60 * minutes - RESERVE_SECONDS - parts[0].seconds
+    choice = _choose_case(catalog, stack, count, chosen_via, name, store, seconds_left, minutes)
+    if choice.part is not None:
+        parts.append(choice.part)
     if soak_minutes is not None:
-        parts.append(_soak_part(catalog, stack, count, chosen, soak_minutes))
-    return AcceptancePlan(stack, count, tuple(parts), without_case)
+        parts.append(_soak_part(catalog, stack, count, chosen_via, soak_minutes))
+    return AcceptancePlan(stack, count, tuple(parts), choice.reason)
+
+
+def _check_case(name: str, stack: Stack, catalog: Catalog) -> None:
+    """Raise FlagbenchError (usage) unless the case that `--case` names has a model, and the stack runs it."""
+    case = catalog_get(catalog.cases, name, kind="case")
+    if case.kind == MEASURE:
+        raise FlagbenchError(f"--case {name}: {name} has no model", remedy="leave --case out: it is always measured")
+    if name not in stack.runs:
+        reason = f"--case {name}: the stack {stack.name} does not run it"
+        raise FlagbenchError(reason, remedy="`flagbench list stacks` shows what each stack runs")
 
 
 def _devices_to_use(machine: Machine, *, processor: bool) -> int:
-    """The number of all devices, including those that are hidden or do not answer; two ranks on a processor."""
+    """The number of all devices, including those that are hidden or do not answer; on a processor, of ranks."""
     if processor:
-        return 2
+        return RANKS_ON_A_PROCESSOR
     return max(1, len(machine.devices) + len(machine.lost))
 
 
 def _check_processors(count: int, *, processor: bool) -> None:
-    """Refuse more ranks than processors, which other runs may have: a rank that waits for a processor looks slow.
-
-    Raises FlagbenchError (usage).
-    """
+    """Raise FlagbenchError (usage) for more ranks than processors: a rank that waits for a processor looks slow."""
     processors = usable_processors()
     if processor and count > processors:
         reason = f"--gpus {count}: the stack is cpu, and there are {processors} processors for as many ranks"
@@ -135,7 +166,7 @@ def _check_processors(count: int, *, processor: bool) -> None:
 
 
 def _roofs_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: float) -> Part:
-    """The run of the roofs; an accelerator is heated first, and measured in the shapes of MAMF's rows as well."""
+    """The run of the roofs. An accelerator is heated first, and measured in the published shapes of MAMF, too."""
     settings: list[str] = []
     heat = 0
     if stack.device_kind != "cpu":
@@ -143,7 +174,8 @@ def _roofs_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: f
         if minutes >= LEAST_MINUTES_WITH_HEAT:
             heat = HEAT_SECONDS
             settings.append(f"heat_seconds={heat}")
-    seconds = max(4, min(ROOFS_SECONDS, int((60 * minutes - heat) * ROOFS_SHARE)))
+    share_seconds = int((60 * minutes - heat) * ROOFS_SHARE)
+    seconds = max(LEAST_ROOFS_SECONDS, min(MOST_ROOFS_SECONDS, share_seconds))
     settings.append(f"measure_seconds={seconds}")
     target = _roofs_target(catalog, stack, count, via, settings)
     seconds_of_part = seconds + heat + START_SECONDS[stack.device_kind]
@@ -151,7 +183,7 @@ def _roofs_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: f
 
 
 def _soak_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: int) -> Part:
-    """The run of the roofs in laps, on all devices at once."""
+    """The soak: the roofs measured again and again, in laps, on all devices at once."""
     laps = min(MOST_LAPS, minutes)
     settings = [f"measure_seconds={60 * minutes // laps}", f"laps={laps}"]
     target = _roofs_target(catalog, stack, count, via, settings)
@@ -167,7 +199,10 @@ def _roofs_target(catalog: Catalog, stack: Stack, count: int, via: Via, settings
 
 
 def _mamf_shapes(catalog: Catalog) -> list[str]:
-    """The settings for the shapes of MAMF's rows of this machine's devices; none if they are of several models."""
+    """The settings that add the matmul shapes of MAMF's published rows for this machine's devices.
+
+    Empty if the devices are of several models.
+    """
     models = find_device_models(this_machine(), catalog)
     if len(models) != 1:
         return []
@@ -179,45 +214,47 @@ def _mamf_shapes(catalog: Catalog) -> list[str]:
     return settings
 
 
-def _case_part(
+def _choose_case(
     catalog: Catalog,
     stack: Stack,
     count: int,
     via: Via,
     name: str | None,
     store: Store,
-    left: float,
+    seconds_left: float,
     minutes: float,
-) -> tuple[Part | None, str | None]:
-    """The run of a case that fits into `left` seconds, or why there is none. A case that `--case` names always runs.
+) -> CaseChoice:
+    """Choose the first case that fits into the time that is left. A case that `--case` names always runs.
 
     Args:
-        name: the case that `--case` names.
-        left: the seconds that are left after the roofs.
+        name: the case that `--case` names; None: any.
+        seconds_left: the seconds that are left after the roofs.
         minutes: `--minutes`, for the reason.
     """
-    tried: list[Part] = []
+    too_long: list[Part] = []
     for part in case_parts(catalog, stack, count, via, name, store):
-        if part.seconds <= left:
-            return part, None
-        tried.append(part)
-    shortest = min(tried, key=lambda part: part.seconds, default=None)
+        if part.seconds <= seconds_left:
+            return CaseChoice(part)
+        too_long.append(part)
+    shortest = min(too_long, key=lambda part: part.seconds, default=None)
     if name is not None and shortest is not None:
-        return shortest, None
+        return CaseChoice(shortest)
     if name is not None:
-        target = target_of(RunRequest(catalog.cases[name], stack, LocalOptions(gpus=count)), via, DockerOptions())
-        return Part(target, max(0.0, left), "asked for; how long it takes is not known"), None
+        request = RunRequest(catalog.cases[name], stack, LocalOptions(gpus=count))
+        target = target_of(request, via, DockerOptions())
+        return CaseChoice(Part(target, max(0.0, seconds_left), "asked for; how long it takes is not known"))
     if shortest is not None:
-        takes = f"the shortest takes about {shortest.seconds:.0f} s after the roofs"
-        return None, f"no case fits into --minutes {minutes:g}; {takes}"
-    return None, "no case fits the memory of a device and this Python"
+        shortest_text = f"the shortest takes about {shortest.seconds:.0f} s after the roofs"
+        return CaseChoice(None, f"no case fits into --minutes {minutes:g}; {shortest_text}")
+    return CaseChoice(None, "no case fits the memory of a device and this Python")
 
 
 def _stack_here(machine: Machine, catalog: Catalog) -> Stack:
-    """The stack for this machine's devices, or for those of their vendor where its tool fails; for a processor where
-    there are none, whether or not a vendor's tool is installed.
+    """The stack for this machine's devices, or for a processor if the machine has no devices.
 
-    Raises FlagbenchError (usage) where no stack is for the devices.
+    If the vendor's tool cannot list the devices, it is a stack of that vendor. If a tool fails, but the kernel shows
+    no device, a note says that the machine is taken for a processor. Raises FlagbenchError (usage) if there is no
+    stack for the devices.
     """
     roofs = catalog.cases[ROOFS]
     stack: Stack | None

@@ -1,4 +1,7 @@
-"""The spreads between runs that a certificate states: written as JSON, and read back as terms of a comparison."""
+"""Converts spreads between runs to JSON for a certificate, and back to the terms of a comparison.
+
+A prior is a spread that is known beforehand, from the store or by default. It gives a single run an interval.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs of an acceptance, each within the time that is left, and the facts that they add to the certificate."""
+"""Makes the runs of an acceptance, each within the time that is left, and collects their facts and records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from flagbench.accept.check import Outcome
-from flagbench.accept.facts import facts_before, read_health_after
+from flagbench.accept.facts import add_health_after, facts_before
 from flagbench.accept.judge import checks_of
 from flagbench.accept.part import Part
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan
@@ -29,34 +29,38 @@ from flagbench.system.signals import AT_ONCE_SECONDS, Delaying
 from flagbench_core.exit_codes import ExitCode
 
 LEAST_SECONDS = 10.0
-"""A run is not started with fewer seconds left."""
+"""The fewest seconds that must be left to start a run."""
 HISTORY = 5
-"""Most earlier runs that a run is compared with; the newest are chosen."""
+"""The most earlier runs that a run is compared with; the newest are chosen."""
 LEAST_OF_FASTEST = {"cuda": 0.90, "cpu": 0.75}
-"""By kind of device, the share of the fastest earlier run below which others are left out: a machine that became
-slower would soon be compared with its own slow runs."""
+"""By kind of device, the share of the speed of the fastest earlier run that another earlier run must reach to be
+compared with: otherwise a machine that became slower would soon be compared with its own slow runs."""
+TIMEOUT_SHARE = 0.5
+"""A run ends after this share of its time without progress, so that a hang is seen before the time is over."""
+LEAST_TIMEOUT = 5.0
 MOST_TIMEOUT = 300.0
-"""Most seconds without progress after which a run is ended: a long run would otherwise hang for half of its time."""
+"""The bounds, in seconds, of the time without progress: starting takes a few seconds, and a long run would otherwise
+hang for half of its time."""
 LATE_SECONDS = 4.0
-"""Seconds after its limit at which a run that did not end by itself is stopped."""
+"""The seconds after its limit at which a run that did not end by itself is stopped from outside."""
 
 
 @dataclass
 class Accepted:
-    """The results of an acceptance: the facts for its certificate, and the records that they name."""
+    """The results of an acceptance, which its certificate is computed from."""
 
     facts: dict[str, Any]
     """`document.Facts` as JSON."""
     records: dict[str, bytes] = field(default_factory=dict)
     """The content of each record, by id."""
     stored: bool = True
-    """Whether the store has the records of all runs."""
+    """Whether the records of all runs could be stored."""
 
 
 def run_plan(
     plan: AcceptancePlan, catalog: Catalog, store: Store, clock: AcceptanceClock, asked: dict[str, Any]
 ) -> Accepted:
-    """Run every part for which there is time, until a check fails.
+    """Run every part of the plan for which there is time, until a check fails.
 
     A run that fails, a missing image and an interruption are among the facts. Raises FlagbenchError if there is no
     container engine, or if the first run cannot be started.
@@ -71,11 +75,11 @@ def run_plan(
             for part in plan.parts:
                 if _fails(accepted, catalog):
                     break
-                left = clock.left
+                seconds_left = clock.seconds_left
                 if not part.soak:
-                    left -= soak_seconds
-                stopped = _run_part(part, accepted, store, clock, left)
-                if stopped or delaying.signalled is not None:
+                    seconds_left -= soak_seconds
+                interrupted = _run_part(part, accepted, store, clock, seconds_left)
+                if interrupted or delaying.signalled is not None:
                     facts["ending"] = "interrupted"
                     break
     except KeyboardInterrupt:
@@ -84,7 +88,10 @@ def run_plan(
 
 
 def _can_start(plan: AcceptancePlan, accepted: Accepted) -> bool:
-    """Whether every part can be started. If not, adds all parts to the facts, each with its reason and remedy."""
+    """Whether every part can be started. If not, adds all parts to the facts, each with its reason and remedy.
+
+    Raises FlagbenchError if there is no container engine.
+    """
     parts = []
     can_start = True
     for part in plan.parts:
@@ -93,7 +100,7 @@ def _can_start(plan: AcceptancePlan, accepted: Accepted) -> bool:
         try:
             part.target.launcher.check(part.target.request)
         except FlagbenchError as error:
-            if error.code is ExitCode.ENGINE:  # nothing is known of the machine
+            if error.code is ExitCode.ENGINE:  # nothing is known about the machine
                 raise
             facts.update(reason=error.message, remedy=error.remedy or "")
             can_start = False
@@ -104,14 +111,14 @@ def _can_start(plan: AcceptancePlan, accepted: Accepted) -> bool:
 
 
 def _fails(accepted: Accepted, catalog: Catalog) -> bool:
-    """Whether a check of the facts so far fails, so that no further run changes the outcome."""
+    """Whether a check of the facts so far fails: then no further run can change the outcome."""
     records = {name: read_record(content) for name, content in accepted.records.items()}
     checks = checks_of(accepted.facts, records, catalog)
     return any(check.outcome is Outcome.FAIL for check in checks)
 
 
 def _part_facts(part: Part) -> dict[str, Any]:
-    """The facts of a part that was not run yet."""
+    """The facts of a part that was not run yet, `document.RunPart` as JSON."""
     return {
         "case": part.case.name,
         "target": part.target.name,
@@ -125,42 +132,52 @@ def _part_facts(part: Part) -> dict[str, Any]:
     }
 
 
-def _run_part(part: Part, accepted: Accepted, store: Store, clock: AcceptanceClock, left: float) -> bool:
-    """Run one part within `left` seconds, and add its facts. Returns whether it was interrupted from outside."""
+def _run_part(part: Part, accepted: Accepted, store: Store, clock: AcceptanceClock, seconds_left: float) -> bool:
+    """Run one part within `seconds_left`, and add its facts and record. Returns whether the user interrupted it.
+
+    Raises FlagbenchError if it is the first part and cannot be run: then nothing is known about the machine.
+    """
     name = part.target.name
     facts = _part_facts(part)
     accepted.facts["parts"].append(facts)
-    if left < LEAST_SECONDS:
-        facts["reason"] = f"there was no time left: {max(left, 0):.0f} s"
+    if seconds_left < LEAST_SECONDS:
+        facts["reason"] = f"there was no time left: {max(seconds_left, 0):.0f} s"
         return False
-    print_note(f"flagbench: accept: {name}, about {part.seconds:.0f} s; {left:.0f} s are left")
-    target = part.target.with_options(max_minutes=left / 60, timeout=max(5.0, min(left / 2, MOST_TIMEOUT)))
+    print_note(f"flagbench: accept: {name}, about {part.seconds:.0f} s; {seconds_left:.0f} s are left")
+    timeout = max(LEAST_TIMEOUT, min(seconds_left * TIMEOUT_SHARE, MOST_TIMEOUT))
+    target = part.target.with_options(max_minutes=seconds_left / 60, timeout=timeout)
     try:
-        with _limit(left + LATE_SECONDS):
-            ended = run_and_keep(target, store)
+        with _limit(seconds_left + LATE_SECONDS):
+            finished = run_and_keep(target, store)
     except FlagbenchError as error:
-        if len(accepted.facts["parts"]) == 1:  # such as without a container engine: nothing is known of the machine
+        if len(accepted.facts["parts"]) == 1:
             raise
         facts.update(reason=error.message, remedy=error.remedy or "")
         return False
     facts["state"] = "ended without a record"
-    read_health_after(accepted.facts)
-    accepted.stored = accepted.stored and ended.kept
-    stopped = ended.result.signalled and clock.left > -LATE_SECONDS  # later, `_limit` sent the signal
-    if not ended.result.record.strip() or ended.code == ExitCode.USAGE:
-        return stopped
-    record = read_record(ended.result.record)
+    add_health_after(accepted.facts)
+    accepted.stored = accepted.stored and finished.kept
+    # A signal after that time came from `_limit`, not from the user.
+    interrupted = finished.result.signalled and clock.seconds_left > -LATE_SECONDS
+    has_record = finished.result.record.strip() and finished.code != ExitCode.USAGE
+    if has_record:
+        _add_record(finished, facts, accepted, store)
+    return interrupted
+
+
+def _add_record(finished: Finished, facts: dict[str, Any], accepted: Accepted, store: Store) -> None:
+    """Add the record of a run to the acceptance, and its state and earlier runs to the facts of its part."""
+    record = read_record(finished.result.record)
     facts.update(record_id=record.record_id, state=record.status.state, reason=record.status.reason)
-    if record.system.host:  # of the container engine's machine, which may be another one
+    if record.system.host:  # the machine of the container engine, which may be another one
         accepted.facts["machine"]["host"] = record.system.host
-    accepted.records[record.record_id] = ended.result.record
-    _add_history(record, facts, accepted, store, ended)
-    return stopped
+    accepted.records[record.record_id] = finished.result.record
+    _add_history(record, facts, accepted, store, finished)
 
 
-def _add_history(record: Record, facts: dict[str, Any], accepted: Accepted, store: Store, ended: Finished) -> None:
-    """Add the earlier runs that a run is compared with, and the spread between them, to its facts."""
-    if record.status.state != "ok" or not ended.kept:
+def _add_history(record: Record, facts: dict[str, Any], accepted: Accepted, store: Store, finished: Finished) -> None:
+    """Add the earlier runs that a run is compared with, and the spread between them, to the facts of its part."""
+    if record.status.state != "ok" or not finished.kept:
         return
     try:
         contents = [store.read(stored) for stored in runs_to_compare(store, record)]
@@ -178,28 +195,38 @@ def _add_history(record: Record, facts: dict[str, Any], accepted: Accepted, stor
 
 
 def runs_to_compare(store: Store, record: Record) -> list[StoredRecord]:
-    """The newest HISTORY of the sound earlier runs on this machine that reach LEAST_OF_FASTEST."""
-    machine = machine_digest(record)
-    least = LEAST_OF_FASTEST["cuda"]
+    """The earlier runs that a run is compared with: the newest HISTORY that are sound and reach LEAST_OF_FASTEST.
+
+    They are of the same configuration on the same machine.
+    """
+    least_share = LEAST_OF_FASTEST["cuda"]
     if record.stack == "cpu":
-        least = LEAST_OF_FASTEST["cpu"]
-    earlier = (
-        stored
-        for stored in earlier_runs(store, record, [record])
-        if stored.summary and stored.summary.machine == machine
-    )
+        least_share = LEAST_OF_FASTEST["cpu"]
+    newest = islice(_runs_of_machine(store, record), MOST_EARLIER_RUNS)
     speeds = []
-    for stored in with_verdicts(store, islice(earlier, MOST_EARLIER_RUNS)):
+    for stored in with_verdicts(store, newest):
         summary = stored.summary
         if summary is not None and summary.sound:
             speeds.append((stored, summary.metrics.get(summary.gate or "", 0.0)))
     fastest = max((speed for _, speed in speeds), default=0.0)
-    return [stored for stored, speed in speeds if speed >= least * fastest][:HISTORY]
+    return [stored for stored, speed in speeds if speed >= least_share * fastest][:HISTORY]
+
+
+def _runs_of_machine(store: Store, record: Record) -> Iterator[StoredRecord]:
+    """The earlier runs of the configuration of a record on its machine, newest first."""
+    machine = machine_digest(record)
+    for stored in earlier_runs(store, record, [record]):
+        if stored.summary and stored.summary.machine == machine:
+            yield stored
 
 
 @contextmanager
 def _limit(seconds: float) -> Iterator[None]:
-    """Stop a run that does not end at its own limit: SIGALRM is forwarded to it, twice, and then it is killed."""
+    """Stop a run that takes more than `seconds`, although it has a limit of its own.
+
+    The alarm signal is forwarded to the run like a user's. The first one asks it to end. A second one, after
+    AT_ONCE_SECONDS, gives it as many seconds more until it is killed.
+    """
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, seconds, AT_ONCE_SECONDS)
     try:

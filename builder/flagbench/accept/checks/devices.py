@@ -1,4 +1,4 @@
-"""The devices of a run compared with each other: the slowest in products, in memory and at its link to the host."""
+"""Compares the devices of a run with each other: in matmuls, in memory bandwidth and at their links to the host."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from flagbench_core.evidence.roofs import spread
 from flagbench_core.evidence.slow_devices import ERRORS, share_of_others
 
 KINDS: tuple[Kind, ...] = ("product", "memory", "host-link")
-"""The kinds of numbers in which each device has a rate of its own; a collective has one rate for all devices."""
+"""The kinds of numbers that are measured on each device alone. A collective has one rate for all devices together."""
 MEDIAN_ERROR = 1.253
-"""The standard error of a median over that of a mean, for normal values."""
+"""The standard error of a median over that of a mean, for many normal values: sqrt(pi / 2)."""
 
 
 @dataclass(frozen=True)
@@ -25,42 +25,45 @@ class PeerShares:
     """How fast each device is compared with the others, in one kind of number."""
 
     shares: tuple[float, ...]
-    """By rank, the rate of a device over that of the others, the median of the measurements."""
+    """By rank, the rate of a device over that of the others: the median of the measurements."""
     error: float
-    """ERRORS standard errors of such a median."""
+    """The error of such a median: ERRORS times its standard error."""
 
     @property
     def slowest(self) -> int:
         """The rank of the slowest device."""
-        return min(range(len(self.shares)), key=self.shares.__getitem__)
+        return self.shares.index(min(self.shares))
 
-    def below(self, limit: float) -> tuple[int, ...]:
-        """The ranks that are below a limit, and below 1 by more than the error."""
-        return tuple(rank for rank, share in enumerate(self.shares) if share < min(limit, 1 - self.error))
+    def ranks_below(self, limit: float) -> tuple[int, ...]:
+        """The ranks whose share is below a limit, and below 1 by more than the error."""
+        threshold = min(limit, 1 - self.error)
+        return tuple(rank for rank, share in enumerate(self.shares) if share < threshold)
 
 
 def peer_shares(measurements: Sequence[Measurement], kind: Kind) -> PeerShares | None:
-    """How the devices of a run compare in one kind of number; None where no measurement of it names several."""
+    """How the devices of a run compare in one kind of number; None if it was not measured on several devices."""
     of_kind = []
     for measurement in measurements:
         if len(measurement.devices) > 1 and kind_of_metric(measurement.name) == kind:
             of_kind.append(measurement)
     if not of_kind:
         return None
-    by_rank = []
+    shares_by_rank = []
     for rank in range(len(of_kind[0].devices)):
-        by_rank.append([share_of_others(measurement.devices, rank) for measurement in of_kind])
-    # The spreads of a typical device, as the measurements of a single device may agree by chance.
-    between = median(spread(shares) for shares in by_rank)
-    within = median(measurement.spread / math.sqrt(measurement.repeats) for measurement in of_kind)
-    error = ERRORS * MEDIAN_ERROR * math.hypot(between, within) / math.sqrt(len(of_kind))
-    return PeerShares(tuple(median(shares) for shares in by_rank), error)
+        shares_by_rank.append([share_of_others(measurement.devices, rank) for measurement in of_kind])
+    # The spread between the measurements of a device: that of a typical one, as those of one may agree by chance.
+    spread_between = median(spread(shares) for shares in shares_by_rank)
+    # The error that each measurement has from the spread of its repeats.
+    error_within = median(measurement.spread / math.sqrt(measurement.repeats) for measurement in of_kind)
+    standard_error = MEDIAN_ERROR * math.hypot(spread_between, error_within) / math.sqrt(len(of_kind))
+    medians = tuple(median(shares) for shares in shares_by_rank)
+    return PeerShares(medians, ERRORS * standard_error)
 
 
 def device_shares(record: Record) -> list[float | None]:
-    """For each device of a node, its rate over that of the others, the median of all measurements.
+    """For each device of a node, its rate over that of the others: the median of all measurements.
 
-    None for a device that no measurement compares with others.
+    None for a device that was not compared with others.
     """
     rates_by_measurement = []
     for measurement in record.measurements:
@@ -79,11 +82,13 @@ def device_shares(record: Record) -> list[float | None]:
 def peer_checks(
     record: Record, history: Sequence[Record], limits: Sequence[AcceptanceLimit], disturbance: str
 ) -> Iterator[AcceptanceCheck]:
-    """Whether each device is as fast as the others, by kind of number; nothing for a device alone.
+    """Check for each kind of number whether every device is as fast as the others; no checks for a single device.
 
     Args:
-        history: earlier runs of this machine, which may name the same device.
-        disturbance: what else used the machine, which may have slowed one device alone.
+        record: the run.
+        history: earlier runs of this machine. The reason of a check says if they show the same slow device.
+        limits: the limits of the acceptance.
+        disturbance: other uses of the machine during the run, in words, which may have slowed one device; or empty.
     """
     if record.system.nodes * record.system.devices_per_node == 1:
         return
@@ -98,10 +103,10 @@ def peer_checks(
         limit = limit_for(limits, kind, "peers")
         peers = peer_shares(record.measurements, kind)
         if limit is not None and peers is not None:
-            yield _alike(record, kind, peers, limit, history, disturbance)
+            yield _peer_check(record, kind, peers, limit, history, disturbance)
 
 
-def _alike(
+def _peer_check(
     record: Record,
     kind: Kind,
     peers: PeerShares,
@@ -109,15 +114,14 @@ def _alike(
     history: Sequence[Record],
     disturbance: str,
 ) -> AcceptanceCheck:
-    slowest = peers.slowest
-    measured = f"rank {slowest} reaches {peers.shares[slowest]:.0%} of the others"
+    """The check of one kind of number. A failed rank is inconclusive if another use of the machine may explain it."""
     failed: tuple[int, ...] = ()
     if limit.fail_below is not None:
-        failed = peers.below(limit.fail_below)
-    slow = peers.below(limit.inconclusive_below)
+        failed = peers.ranks_below(limit.fail_below)
+    slow = peers.ranks_below(limit.inconclusive_below)
     outcome = Outcome.PASS
     reason = ""
-    if failed and disturbance and not _confined(record, failed):
+    if failed and disturbance and not _has_fewer_processors(record, failed):
         outcome = Outcome.INCONCLUSIVE
         reason = f"{_ranks_text(failed, peers)}, beside {disturbance}"
     elif failed:
@@ -133,7 +137,7 @@ def _alike(
         name=f"{kind} alike",
         part=record.case,
         outcome=outcome,
-        measured=measured,
+        measured=_ranks_text([peers.slowest], peers),
         against="the other devices",
         limit=_limit_text(limit),
         limit_id=limit.id,
@@ -158,33 +162,41 @@ def _ranks_text(ranks: Sequence[int], peers: PeerShares) -> str:
 def _slow_before(
     record: Record, ranks: Sequence[int], history: Sequence[Record], kind: Kind, limit: AcceptanceLimit
 ) -> str:
-    """`rank 5 was slow in 2 of 3 earlier runs, too` if the device of a rank was; else an empty text."""
+    """`rank 5 was slow in 2 of 3 earlier runs, too`, for the ranks whose devices were slow before; else empty."""
     uuids = uuid_by_rank(record)
     sentences = []
     for rank in ranks:
+        uuid = uuids.get(rank)
         count = 0
         for earlier in history:
-            peers = peer_shares(earlier.measurements, kind)
-            if peers is None:
-                continue
-            earlier_uuids = uuid_by_rank(earlier)
-            slow = {earlier_uuids.get(slow_rank) for slow_rank in peers.below(limit.inconclusive_below)}
-            if uuids.get(rank) in slow - {None}:
+            if uuid is not None and uuid in _slow_uuids(earlier, kind, limit):
                 count += 1
         if count:
             sentences.append(f"rank {rank} was slow in {count} of {len(history)} earlier runs, too")
     return ", ".join(sentences)
 
 
-def _confined(record: Record, ranks: Sequence[int]) -> bool:
-    """Whether a slow rank on a processor may use fewer processors than another rank, which explains its speed."""
+def _slow_uuids(record: Record, kind: Kind, limit: AcceptanceLimit) -> set[str]:
+    """The UUIDs of the devices that were slow in a run."""
+    peers = peer_shares(record.measurements, kind)
+    if peers is None:
+        return set()
+    uuids = uuid_by_rank(record)
+    return {uuids[rank] for rank in peers.ranks_below(limit.inconclusive_below) if rank in uuids}
+
+
+def _has_fewer_processors(record: Record, ranks: Sequence[int]) -> bool:
+    """Whether a slow rank of a run on a processor may use fewer processors than another rank.
+
+    That explains its speed, whatever else used the machine.
+    """
     if record.stack != "cpu":
         return False
-    allowed = {rank.rank: rank.processors for rank in record.ranks if rank.processors}
-    most = max(allowed.values(), default=0)
-    return any(allowed.get(rank, math.inf) < most for rank in ranks)
+    processors = {rank.rank: rank.processors for rank in record.ranks if rank.processors}
+    most = max(processors.values(), default=0)
+    return any(processors.get(rank, math.inf) < most for rank in ranks)
 
 
 def uuid_by_rank(record: Record) -> Mapping[int, str]:
-    """The UUID of the device of each rank, as far as the record has it."""
+    """The UUID of the device of each rank; ranks without a UUID in the record are missing."""
     return {rank.rank: rank.uuid for rank in record.ranks if rank.uuid}

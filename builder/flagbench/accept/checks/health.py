@@ -1,4 +1,7 @@
-"""The health of the devices: what their drivers counted and reported before and after the runs of an acceptance."""
+"""Checks the health of the devices: the errors that their drivers counted before and after the runs of an acceptance.
+
+flagbench_core.health judges the readings; this module makes checks of its findings.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from flagbench_core.health.judge import HealthFinding, HealthOutcome, judge_heal
 from flagbench_core.health.reading import DeviceHealth
 
 PART = "health"
+"""The `part` of these checks."""
 BEFORE = "the reading before the runs"
+"""What they compare with."""
 _OUTCOMES = {
     HealthOutcome.FAIL: Outcome.FAIL,
     HealthOutcome.FIX: Outcome.INCONCLUSIVE,
@@ -20,11 +25,15 @@ _OUTCOMES = {
     HealthOutcome.NOT_KNOWN: Outcome.NOT_KNOWN,
     HealthOutcome.LINE: Outcome.PASS,
 }
+"""The outcome of a check by that of its finding. `LINE` is a note without a consequence."""
+GIGABYTES_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""The unidirectional rate of a PCIe lane, GB/s, by generation (PCI-SIG, PCI Express base specification: rate and
+encoding)."""
 
 
 @dataclass(frozen=True)
 class _Finding:
-    """A finding without its device, as a key: devices with the same finding share one check."""
+    """A finding without its device: devices with the same finding share one check."""
 
     kind: str
     outcome: HealthOutcome
@@ -33,9 +42,9 @@ class _Finding:
 
 
 def health_checks(facts: Facts, records: Mapping[str, Record]) -> Iterator[AcceptanceCheck]:
-    """A check for each kind of finding, with its devices; if nothing is wrong, one that passes.
+    """A check for each kind of finding, with the ranks of its devices; if nothing is wrong, one check that passes.
 
-    None for a processor, and for certificates of versions that did not read the health.
+    No checks for a processor, and for certificates of versions that did not read the health.
     """
     health = facts.health
     if health is None or facts.device_kind == "cpu":
@@ -45,27 +54,30 @@ def health_checks(facts: Facts, records: Mapping[str, Record]) -> Iterator[Accep
         yield not_known("health", PART, BEFORE, last.problem or "the devices cannot be asked")
         return
     findings = judge_health(health.before.devices, last.devices, health.xids, _devices_with_errors(facts, records))
-    ranks: dict[_Finding, list[int]] = {}
+    ranks_by_finding: dict[_Finding, list[int]] = {}
     for finding in findings:
-        of_ranks = ranks.setdefault(_without_device(finding), [])
+        ranks = ranks_by_finding.setdefault(_without_device(finding), [])
         if finding.index is not None:
-            of_ranks.append(finding.index)
-    for finding_of_devices, indices in ranks.items():
-        yield _check(finding_of_devices, indices)
-    read = [device for device in last.devices if device.has_values]
-    if read and all(finding.outcome in (HealthOutcome.NOT_KNOWN, HealthOutcome.LINE) for finding in findings):
-        yield _healthy(len(read))
+            ranks.append(finding.index)
+    for shared_finding, ranks in ranks_by_finding.items():
+        yield _finding_check(shared_finding, ranks)
+    count_read = sum(device.has_values for device in last.devices)
+    harmless = (HealthOutcome.NOT_KNOWN, HealthOutcome.LINE)
+    if count_read and all(finding.outcome in harmless for finding in findings):
+        yield _healthy_check(count_read)
 
 
 def _without_device(finding: HealthFinding) -> _Finding:
     return _Finding(finding.kind, finding.outcome, finding.reason, finding.remedy or "")
 
 
-def _check(finding: _Finding, ranks: Sequence[int]) -> AcceptanceCheck:
+def _finding_check(finding: _Finding, ranks: Sequence[int]) -> AcceptanceCheck:
+    """The check of a finding about the devices of `ranks`; of the whole machine, if there are none."""
     outcome = _OUTCOMES[finding.outcome]
-    reason, remedy = finding.reason, ""
+    reason = finding.reason
     if outcome is Outcome.PASS:
         reason = ""
+    remedy = ""
     if finding.outcome is HealthOutcome.FIX:
         remedy = finding.remedy
     return AcceptanceCheck(
@@ -81,7 +93,7 @@ def _check(finding: _Finding, ranks: Sequence[int]) -> AcceptanceCheck:
     )
 
 
-def _healthy(devices: int) -> AcceptanceCheck:
+def _healthy_check(devices: int) -> AcceptanceCheck:
     """The check that passes, for the number of devices that could be read."""
     return AcceptanceCheck(
         name="health",
@@ -99,14 +111,16 @@ def _devices_with_errors(facts: Facts, records: Mapping[str, Record]) -> set[str
     for part in facts.parts:
         for name in part.history:
             record = records.get(name)
-            if record is not None and record.telemetry is not None:
-                uuids |= _with_errors(record)
+            if record is not None:
+                uuids |= _devices_with_errors_in(record)
     return uuids
 
 
-def _with_errors(record: Record) -> set[str]:
-    assert record.telemetry is not None
-    uuids = set()
+def _devices_with_errors_in(record: Record) -> set[str]:
+    """The UUIDs of devices that had uncorrected memory errors in one run."""
+    uuids: set[str] = set()
+    if record.telemetry is None:
+        return uuids
     for device in record.telemetry.devices:
         health = device.health
         if health is None or health.before is None or health.after is None:
@@ -114,11 +128,6 @@ def _with_errors(record: Record) -> set[str]:
         if uncorrected_errors(health.before, health.after) and health.after.uuid is not None:
             uuids.add(health.after.uuid)
     return uuids
-
-
-GIGABYTES_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""The unidirectional rate of a PCIe lane, GB/s, by generation (PCI-SIG, PCI Express base specification: rate and
-encoding)."""
 
 
 def host_link_rate(device: DeviceHealth) -> float | None:

@@ -1,4 +1,7 @@
-"""Measured numbers and their limits: the kind of a number, and the outcome of its ratio to a reference."""
+"""Compares a measured number with its limit: the kind of the number, and the outcome of its ratio to a reference.
+
+The other modules of checks use it. A limit is data from manifests/limits.yaml.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from flagbench_core.evidence.roofs import ALL_REDUCE, MAMF
 from flagbench_core.evidence.section import MEASURE, WINDOW, kind_of
 
 PARTS = 5
-"""Consecutive parts into which the repeats or steps of a number that was not steady are divided."""
+"""Consecutive parts, the fifths, into which the repeats or steps of a number that was not steady are divided."""
 BY_PARTS = "the slowest and the fastest fifth"
 """The `ci_method` of a number that was not steady."""
 LEAST_STEPS_OF_PART = 4
-"""With fewer steps in a part, its median says little, and the number has no interval."""
+"""With fewer steps in a part, its median says little, and the fifths are not computed."""
 _PREFIXES: tuple[tuple[str, Kind], ...] = (
     ("matmul_", "product"),
     (f"{MAMF}_", "product"),
@@ -30,13 +33,13 @@ _PREFIXES: tuple[tuple[str, Kind], ...] = (
     ("d2h_", "host-link"),
     (ALL_REDUCE, "collective"),
 )
-"""The kinds of the metrics of the roofs, by the prefixes of their names."""
+"""The kinds of the metrics of the roofs by the prefixes of their names. `product` is a matmul."""
 UNITS = {"GB/s": 1e9, "TFLOP/s": 1e12}
-"""The units of the metrics of the roofs, in B/s and FLOP/s."""
+"""The units of the metrics of the roofs: how many B/s or FLOP/s they are."""
 
 
 def kind_of_metric(name: str) -> Kind:
-    """The kind of a metric: that of the roofs' metrics by their prefix, and `case` for every other one."""
+    """The kind of a metric. It is `case` for a metric that is not of the roofs."""
     for prefix, kind in _PREFIXES:
         if name.startswith(prefix):
             return kind
@@ -46,9 +49,10 @@ def kind_of_metric(name: str) -> Kind:
 def limit_for(
     limits: Sequence[AcceptanceLimit], kind: Kind, against: Reference, sessions: int = 1
 ) -> AcceptanceLimit | None:
-    """The limit of a kind of number against a reference; None without one.
+    """The limit for a kind of number compared with a kind of reference; None if there is no such limit.
 
-    Of several limits, the one that needs the most sessions applies, among those that need no more than `sessions`.
+    A limit may need earlier runs of several sessions, runs of one machine within two hours of each other. Among those
+    that need at most `sessions`, the limit that needs the most applies.
     """
     strictest = None
     for limit in limits:
@@ -76,14 +80,16 @@ class ComparedNumber:
 
 
 def number_check(number: ComparedNumber, subject: Subject, disturbance: str) -> AcceptanceCheck:
-    """Judge a number: it passes from `inconclusive_below` on, and fails below `fail_below`.
+    """Judge a number: it passes from `limit.inconclusive_below` on, and fails below `limit.fail_below`.
 
-    Its whole interval has to lie there. A number that was not steady has no interval, but the median rates of the
-    slowest and the fastest fifth of its repeats or steps: by these it can pass, and does not fail. The value alone is
-    compared with a datasheet or a link.
+    Its whole interval has to lie there. A number that was not steady has no interval. It is judged by the median
+    rates of the slowest and the fastest fifth of its repeats or steps: it can pass, and does not fail. Compared with
+    a datasheet or a link, the value alone decides.
 
     Args:
-        disturbance: what else used the machine during the run; then no number fails.
+        number: the number, its reference and its limit.
+        subject: the run in which it was measured.
+        disturbance: other uses of the machine during the run, in words; if not empty, no number fails.
     """
     interval = _interval_of(number, subject)
     judgement = _judge(number, interval, disturbance)
@@ -109,7 +115,7 @@ def number_check(number: ComparedNumber, subject: Subject, disturbance: str) -> 
 
 
 def _kind_of(number: ComparedNumber, subject: Subject) -> Kind:
-    """The kind of a number: for the roofs that of the metric, as the limit of a published row is one for cases."""
+    """The kind of a number: that of its metric in a run of the roofs, and that of its limit in a run of a case."""
     if subject.case.kind == MEASURE:
         return kind_of_metric(number.metric.name)
     return number.limit.kind
@@ -119,47 +125,52 @@ class _Interval(NamedTuple):
     """The ratio by which a number is judged."""
 
     ratio: Ratio | None
-    """With its interval, or with its slowest and fastest fifth in place of one, if it has either."""
-    steady: bool
-    """Whether the interval, if there is one, comes from a steady number."""
+    """The ratio with its interval, or with its slowest and fastest fifth in place of one, if it has either."""
+    is_steady: bool
+    """Whether the number was steady, so that it may fail."""
 
 
 def _interval_of(number: ComparedNumber, subject: Subject) -> _Interval:
+    """The ratio of a number to its reference, with the interval that it is judged by."""
     ratio = number.ratio
     if ratio is None:
-        return _Interval(None, steady=False)
-    if ratio.ci95 is not None or by_value(number.limit):
-        return _Interval(ratio, steady=True)
+        return _Interval(None, is_steady=False)
+    if ratio.ci95 is not None or compares_value_alone(number.limit):
+        return _Interval(ratio, is_steady=True)
     fifths = _fifths(subject, number.metric.name)
     if fifths is None:
-        return _Interval(ratio, steady=False)
-    ends = (ratio.value * fifths.slowest, ratio.value * fifths.fastest)
-    return _Interval(Ratio(ratio.value, ends, BY_PARTS), steady=False)
+        return _Interval(ratio, is_steady=False)
+    interval = (ratio.value * fifths.slowest, ratio.value * fifths.fastest)
+    return _Interval(Ratio(ratio.value, interval, BY_PARTS), is_steady=False)
 
 
-def by_value(limit: AcceptanceLimit) -> bool:
-    """Whether a limit is so far from what sound devices reach that the value alone is compared."""
+def compares_value_alone(limit: AcceptanceLimit) -> bool:
+    """Whether a number is compared without its interval: such a limit is far from what sound devices reach."""
     return limit.against in ("datasheet", "link")
 
 
 class _Judgement(NamedTuple):
+    """The outcome for a number."""
+
     outcome: Outcome
     reason: str = ""
+    """Why it did not pass; empty if it did."""
 
 
 def _judge(number: ComparedNumber, interval: _Interval, disturbance: str) -> _Judgement:
+    """Compare the interval of a number with its limit. See `number_check`."""
     limit = number.limit
     ratio = interval.ratio
     if ratio is None:
         return _Judgement(Outcome.INCONCLUSIVE, "it was not steady")
-    if ratio.ci95 is None and not by_value(limit):
+    if ratio.ci95 is None and not compares_value_alone(limit):
         return _Judgement(Outcome.INCONCLUSIVE, "it was not steady")
     low, high = ratio.ci95 or (ratio.value, ratio.value)
     if low >= limit.inconclusive_below:
         return _Judgement(Outcome.PASS)
     if number.other_software:
         return _Judgement(Outcome.NOT_KNOWN, "below its limit, which is of other software")
-    if not interval.steady:
+    if not interval.is_steady:
         return _Judgement(Outcome.INCONCLUSIVE, "it was not steady")
     if high >= limit.inconclusive_below:
         return _Judgement(Outcome.INCONCLUSIVE, "its interval contains the limit")
@@ -171,27 +182,33 @@ def _judge(number: ComparedNumber, interval: _Interval, disturbance: str) -> _Ju
 
 
 class _Fifths(NamedTuple):
-    """The lowest and the highest median rate of the five parts of a measurement, relative to the median of all."""
+    """The lowest and the highest median rate among the five parts of a measurement."""
 
     slowest: float
+    """The lowest, relative to the median of all repeats or steps."""
     fastest: float
+    """The highest, relative to the median of all repeats or steps."""
 
 
 def _fifths(subject: Subject, name: str) -> _Fifths | None:
-    """The fifths of the repeats or steps that a metric was measured in; None without evidence of enough of them."""
+    """The fifths of the repeats or steps in which a metric was measured; None if the evidence has too few of them."""
     section = subject.section
     if section is None:
         return None
     if subject.case.kind == MEASURE:
+        # The bus bandwidth of a collective is computed from the repeats of the collective.
         stretch = section.stretch(name.removesuffix("_busbw"))
     else:
         stretch = section.stretch(kind_of(subject.config), WINDOW)
     window = window_of(stretch)
-    if window is None or len(window.micro) < LEAST_STEPS_OF_PART * PARTS or not all(window.micro):
+    if window is None:
+        return None
+    step_seconds = window.micro
+    if len(step_seconds) < LEAST_STEPS_OF_PART * PARTS or not all(step_seconds):
         return None
     rates = []
-    for amount, micro in zip(window.stretch.amount("samples"), window.micro, strict=True):
-        rates.append(amount / micro)
+    for amount, seconds in zip(window.stretch.amount("samples"), step_seconds, strict=True):
+        rates.append(amount / seconds)
     medians = []
     for part in range(PARTS):
         begin = len(rates) * part // PARTS

@@ -1,4 +1,4 @@
-"""The checks of a machine before anything runs: its devices, its driver, and what else uses it."""
+"""Checks the facts about a machine before anything runs: its devices, its driver, and other processes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from flagbench.system.queries import Ending
 
 _NOT_LISTED = (Ending.FAILED, Ending.NO_ANSWER)
 """The endings of a query to a vendor's tool after which nothing is known about the devices."""
+
+# Remedies of the checks.
 ASK_THE_TOOL = "run the vendor's tool by hand"
 WHOLE_DEVICE = "turn MIG off (nvidia-smi -mig 0), or ask for a whole device"
 DEFAULT_POWER_LIMIT = "set the default power limit again, such as with nvidia-smi -i UUID -pl WATTS"
@@ -33,6 +35,7 @@ def preflight_checks(facts: Facts) -> Iterator[AcceptanceCheck]:
 
 
 def _devices(facts: Facts) -> AcceptanceCheck:
+    """The check `devices`: whether all devices that were asked for, or that the driver shows, can be used."""
     machine = facts.machine
     names = sorted({device.name for device in machine.devices})
     against = f"the stack {facts.stack}"
@@ -65,7 +68,9 @@ class _Judgement(NamedTuple):
 
     outcome: Outcome
     reason: str = ""
+    """Why they cannot; empty if they can."""
     remedy: str = ""
+    """What makes them usable; empty if a device has to be replaced."""
 
 
 def _judge_devices(machine: CertificateMachine, gpus: int) -> _Judgement:
@@ -89,7 +94,7 @@ def _judge_devices(machine: CertificateMachine, gpus: int) -> _Judgement:
 
 
 def _whole(machine: CertificateMachine) -> AcceptanceCheck:
-    """The check that is inconclusive because only parts of devices are visible."""
+    """The check `whole devices`, which is inconclusive because only parts of devices are visible."""
     return AcceptanceCheck(
         name="whole devices",
         part=PREFLIGHT,
@@ -103,6 +108,7 @@ def _whole(machine: CertificateMachine) -> AcceptanceCheck:
 
 
 def _driver(facts: Facts) -> AcceptanceCheck:
+    """The check `driver`: whether the driver is new enough for the image."""
     against = f"the stack {facts.stack}"
     drivers = facts.machine.drivers
     if facts.driver_floor is None:
@@ -129,13 +135,14 @@ def _driver(facts: Facts) -> AcceptanceCheck:
 
 
 def _undisturbed(machine: CertificateMachine) -> AcceptanceCheck:
-    busy = [*machine.foreign, *machine.capped]
-    if not busy and not machine.drivers:
+    """The check `undisturbed`: whether no other process uses a device, and no power limit is lowered."""
+    problems = [*machine.foreign, *machine.capped]
+    if not problems and not machine.drivers:
         return not_known("undisturbed", PREFLIGHT, "an idle machine", "no tool says what else uses the devices")
     outcome = Outcome.PASS
     reason = ""
     remedy = ""
-    if busy:
+    if problems:
         outcome = Outcome.INCONCLUSIVE
         reason = "another process uses a device"
     if machine.capped:
@@ -147,7 +154,7 @@ def _undisturbed(machine: CertificateMachine) -> AcceptanceCheck:
         name="undisturbed",
         part=PREFLIGHT,
         outcome=outcome,
-        measured=brief("; ".join(busy)) or "nothing",
+        measured=brief("; ".join(problems)) or "nothing",
         against="an idle machine",
         limit="no other process, full power",
         reason=reason,

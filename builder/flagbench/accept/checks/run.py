@@ -1,8 +1,12 @@
-"""The checks of one run by its record alone: whether it ended well, ran alone and at full clocks, and its results."""
+"""Checks one run according to its record alone: whether it ended well, computed correctly, and had full clocks.
+
+Nothing here compares speeds with a reference; speed.py does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from flagbench.accept.check import AcceptanceCheck, Outcome, did_not_run, not_known
 from flagbench.accept.document import RunPart
@@ -18,69 +22,84 @@ from flagbench.verdict.subject import Subject
 from flagbench_core.exit_codes import ExitCode
 
 WRONG = ("precision", "same_results", "loss_finite", "parameters_finite", "ranks_in_step")
-"""Checks of a run that fail where a device computes wrongly."""
+"""The checks in a record that fail if a device computes wrongly."""
 CEILING = 1.02
-"""The most FLOP/s of a case relative to a matrix product in its run: the tolerance of the rule `above-ceiling`."""
+"""The most FLOP/s of a case relative to a matmul in its run: the tolerance of the verdict's rule `above-ceiling`."""
 MOST_NAMED = 8
-"""Most wrong operations that a reason names."""
+"""The most wrong operations that a reason names."""
+MOST_INVALID = 2
+"""The most contradictions in a record that a reason names."""
+REASON_LENGTH = 300
+"""The most characters of a reason that comes from a record."""
 
 
-def ran(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
-    """Whether a run ended well, and its record is sound."""
+def check_ended(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
+    """The check `ran`: whether a run ended well, and its record is sound."""
     if record is None:
         return did_not_run(case.name, part.reason or "it left no record", part.state, part.remedy)
-    outcome, reason = _ended(part, record, case)
+    ending = _judge_ending(part, record, case)
     measured = part.state
-    if record.laps:
-        measured = f"{part.state}, {len(record.laps)} laps"
     if len(record.laps) == 1:
         measured = f"{part.state}, 1 lap"
+    elif record.laps:
+        measured = f"{part.state}, {len(record.laps)} laps"
     ranks: tuple[int, ...] = ()
-    if outcome is Outcome.FAIL and _world(record) == 1:
+    if ending.outcome is Outcome.FAIL and _rank_count(record) == 1:
         ranks = (0,)
     return AcceptanceCheck(
         name="ran",
         part=case.name,
-        outcome=outcome,
+        outcome=ending.outcome,
         measured=measured,
         against="its own checks",
         limit="it ends well, and its record follows from its evidence",
-        reason=brief(reason, 300),
+        reason=brief(ending.reason, REASON_LENGTH),
         remedy=_remedy(record),
         ranks=ranks,
     )
 
 
 def _remedy(record: Record) -> str:
-    """The remedy of a run whose preflight refused the machine: another run would end in the same way."""
+    """The remedy of a run that refused the machine before it began: another run would end in the same way."""
     if record.status.exit_code != ExitCode.WRONG_HARDWARE:
         return ""
     return record.status.remedy or ""
 
 
-def _world(record: Record) -> int:
+def _rank_count(record: Record) -> int:
+    """The number of ranks of a run: one for each device."""
     return record.system.nodes * record.system.devices_per_node
 
 
-def _ended(part: RunPart, record: Record, case: Case) -> tuple[Outcome, str]:
-    """The outcome of a run with a record, and the reason if it did not end well."""
+class _Ending(NamedTuple):
+    """How a run with a record ended."""
+
+    outcome: Outcome
+    reason: str = ""
+    """Why it did not end well; empty if it did."""
+
+
+def _judge_ending(part: RunPart, record: Record, case: Case) -> _Ending:
+    """Whether a run ended well: wrong results fail, and everything else that went wrong is inconclusive."""
     failed = [check for check in record.checks if not check.ok]
     wrong = [check for check in failed if _computes_wrongly(check)]
     if wrong:
-        return Outcome.FAIL, _details(wrong)
+        return _Ending(Outcome.FAIL, _details(wrong))
     if record.status.state != "ok":
         reason = _details(failed) or record.status.reason or part.reason or "it left no record"
-        return Outcome.INCONCLUSIVE, reason
+        return _Ending(Outcome.INCONCLUSIVE, reason)
     invalid = rules.check_record(recompute(record, case))
     if invalid:
-        return Outcome.INCONCLUSIVE, "; ".join(finding.message for finding in invalid[:2])
-    return Outcome.PASS, ""
+        messages = [finding.message for finding in invalid[:MOST_INVALID]]
+        return _Ending(Outcome.INCONCLUSIVE, "; ".join(messages))
+    return _Ending(Outcome.PASS)
 
 
 def _computes_wrongly(check: Check) -> bool:
     """Whether a failed check of a run is evidence against its device.
 
-    A product in another precision than asked for is another library's choice, such as fp32 for tf32 on AMD.
+    A matmul in another precision than asked for is the choice of a library, such as fp32 for tf32 on AMD. Only a
+    wrong result counts, which the check's detail says.
     """
     if check.name == "precision":
         return "wrong" in check.detail
@@ -88,20 +107,21 @@ def _computes_wrongly(check: Check) -> bool:
 
 
 def _details(checks: list[Check]) -> str:
+    """The failed checks with their details, as text."""
     return "; ".join(f"{check.name}: {check.detail}" for check in checks)
 
 
-def same_bits(record: Record) -> AcceptanceCheck:
-    """Whether each device computes the same bits as before and as the others."""
-    world = _world(record)
+def check_same_bits(record: Record) -> AcceptanceCheck:
+    """The check `same bits`: whether each device computes the same bits as before and as the other devices."""
+    count = _rank_count(record)
     wrong = []
     for result in record.results:
         for rank in dict.fromkeys((*result.changed, *result.apart)):
             wrong.append((result.name, rank))
     measured = f"{len(record.results)} operations, twice on 1 device"
     against = "itself"
-    if world > 1:
-        measured = f"{len(record.results)} operations, twice on {world} devices"
+    if count > 1:
+        measured = f"{len(record.results)} operations, twice on {count} devices"
         against = "itself and the other devices"
     outcome = Outcome.PASS
     reason = ""
@@ -124,16 +144,16 @@ def same_bits(record: Record) -> AcceptanceCheck:
     )
 
 
-def quota(record: Record) -> AcceptanceCheck | None:
-    """Whether a control group allows a processor for each rank; None without one."""
+def check_quota(record: Record) -> AcceptanceCheck | None:
+    """The check `quota`: whether the control group allows a processor for each rank; None if it has no limit."""
     if record.telemetry is None or record.telemetry.cpu.quota is None:
         return None
-    world = _world(record)
+    count = _rank_count(record)
     allowed = record.telemetry.cpu.quota
     outcome = Outcome.PASS
     reason = ""
     remedy = ""
-    if allowed < world:
+    if allowed < count:
         outcome = Outcome.FAIL
         reason = "the control group allows fewer processors than there are ranks"
         remedy = "give the control group a processor for each rank"
@@ -143,14 +163,14 @@ def quota(record: Record) -> AcceptanceCheck | None:
         outcome=outcome,
         measured=f"{allowed:g} processors",
         against="the control group",
-        limit=f"{world} for {world} ranks",
+        limit=f"{count} for {count} ranks",
         reason=reason,
         remedy=remedy,
     )
 
 
-def disturbance(record: Record) -> str:
-    """What else used the machine during a run, or limited its devices; empty if nothing did."""
+def describe_disturbance(record: Record) -> str:
+    """Other uses of the machine during a run, and limits on its devices, in words; empty if there were none."""
     telemetry = record.telemetry
     if telemetry is None:
         return ""
@@ -161,7 +181,7 @@ def disturbance(record: Record) -> str:
 
 
 def telemetry_checks(record: Record) -> Iterator[AcceptanceCheck]:
-    """Whether a device was used by the run alone, and kept its clocks."""
+    """The checks `alone` and `throttled`; none if no monitor watched the devices."""
     if record.telemetry is None or not record.telemetry.devices:
         return
     yield _alone(record)
@@ -169,7 +189,8 @@ def telemetry_checks(record: Record) -> Iterator[AcceptanceCheck]:
 
 
 def _alone(record: Record) -> AcceptanceCheck:
-    disturbed_by = disturbance(record)
+    """Whether the run was the only user of its devices."""
+    disturbed_by = describe_disturbance(record)
     outcome = Outcome.PASS
     reason = ""
     if disturbed_by:
@@ -187,6 +208,7 @@ def _alone(record: Record) -> AcceptanceCheck:
 
 
 def _throttled(record: Record) -> AcceptanceCheck:
+    """Whether the devices kept their clocks."""
     assert record.telemetry is not None
     devices = record.telemetry.devices
     if not any(device.throttle_seconds or device.power_limit_default_w for device in devices):
@@ -209,8 +231,11 @@ def _throttled(record: Record) -> AcceptanceCheck:
     )
 
 
-def flops_in_range(subject: Subject) -> AcceptanceCheck | None:
-    """Whether a case reached no more FLOP/s than a matrix product in its run; None if no product was measured."""
+def check_flops(subject: Subject) -> AcceptanceCheck | None:
+    """The check `flops`: whether a case reached no more FLOP/s than a matmul in its run.
+
+    None if no matmul was measured.
+    """
     flops = subject.record.flops
     if flops is None or flops.measured_ceiling is None:
         return None
@@ -237,8 +262,11 @@ def flops_in_range(subject: Subject) -> AcceptanceCheck | None:
     )
 
 
-def heat_seen(subject: Subject) -> AcceptanceCheck | None:
-    """The check `not known` for a window that ended before the accelerator had its steady temperature; else None."""
+def check_heat(subject: Subject) -> AcceptanceCheck | None:
+    """The check `heat`, which is not known if the window ended before the accelerator had its steady temperature.
+
+    None if the window was long enough, and on a processor.
+    """
     window = subject.record.window
     if window is None or not subject.on_accelerator:
         return None

@@ -1,4 +1,7 @@
-"""The laps of a soak: whether a device became slower between the early laps and the last ones."""
+"""Checks the laps of a soak: whether a device became slower between the early laps and the last ones.
+
+A soak repeats the same measurements in laps, to find faults that appear under load.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,14 @@ from flagbench_core.evidence.drift import lap_drifts
 
 
 def soak_checks(record: Record, limits: Sequence[AcceptanceLimit], disturbance: str) -> Iterator[AcceptanceCheck]:
-    """Whether the last laps are as fast as the early ones in each kind of number, within the limits against peers.
+    """Check for each kind of number whether the last laps are as fast as the early ones.
+
+    The limits are those between devices.
 
     Args:
-        disturbance: what else used the machine, which may have slowed it.
+        record: the soak.
+        limits: the limits of the acceptance.
+        disturbance: other uses of the machine during the soak, in words, which may have slowed it; or empty.
     """
     if not record.laps:
         return
@@ -29,19 +36,20 @@ def soak_checks(record: Record, limits: Sequence[AcceptanceLimit], disturbance: 
         limit = limit_for(limits, kind, "peers")
         shares = _shares_by_rank(drifts, kind)
         if limit is not None and shares:
-            yield _laps_alike(record, kind, shares, limit, disturbance)
+            yield _drift_check(record, kind, shares, limit, disturbance)
 
 
 def _shares_by_rank(drifts: Mapping[str, Sequence[float]], kind: Kind) -> list[float]:
-    """The late rate of each device over its early one, the median of the measurements of a kind."""
+    """By rank, the late rate of a device over its early one: the median of the measurements of a kind."""
     ratios_by_measurement = [ratios for name, ratios in drifts.items() if kind_of_metric(name) == kind]
     return [median(ratios_of_rank) for ratios_of_rank in zip(*ratios_by_measurement, strict=True)]
 
 
-def _laps_alike(
-    record: Record, kind: Kind, shares: Sequence[float], limit: AcceptanceLimit, disturbance: str
+def _drift_check(
+    record: Record, kind: Kind, shares: list[float], limit: AcceptanceLimit, disturbance: str
 ) -> AcceptanceCheck:
-    slowest = min(range(len(shares)), key=shares.__getitem__)
+    """The check of one kind of number. A failed rank is inconclusive if another use of the machine may explain it."""
+    slowest = shares.index(min(shares))
     slow = tuple(rank for rank, share in enumerate(shares) if share < limit.inconclusive_below)
     failed: tuple[int, ...] = ()
     if limit.fail_below is not None:

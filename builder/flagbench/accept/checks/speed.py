@@ -1,4 +1,8 @@
-"""The numbers that a run measured, compared with sound devices, datasheets, published rows and earlier runs."""
+"""Compares the numbers that a run measured with sound devices, datasheets, published rows and earlier runs.
+
+A claim is a published row that a case runs; a row of the catalogue is only cited. `product` is the kind of the matmul
+rates. Each check is made by numbers.number_check.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from flagbench.accept.checks.health import host_link_rate, loaded_link_text
 from flagbench.accept.checks.numbers import (
     UNITS,
     ComparedNumber,
-    by_value,
+    compares_value_alone,
     kind_of_metric,
     limit_for,
     number_check,
@@ -37,24 +41,26 @@ from flagbench_core.evidence.section import MEASURE
 from flagbench_core.health.reading import DeviceHealth
 
 HEAT_SECONDS = 30
-"""Seconds of matrix products before those in the shapes of MAMF's rows are measured, as mamf-finder.py warms up.
+"""Seconds of matmuls that heat a device before those in the shapes of MAMF's rows, as mamf-finder.py warms up.
 
-MAMF is the maximum achievable matmul FLOP/s: mamf-finder.py searches for the shape with the fastest product, and its
+MAMF is the maximum achievable matmul FLOP/s: mamf-finder.py searches for the shape with the fastest matmul, and its
 published rows state the rate and that shape.
 """
 LEAST_MINUTES_WITH_HEAT = 2.0
-"""The `--minutes` from which on an acceptance has the time for HEAT_SECONDS."""
+"""The `--minutes` from which on an acceptance has time for HEAT_SECONDS: a quarter of them."""
 LAYERS = "transformer"
 """The condition that says whose layers ran."""
 TUNERS = ("PYTORCH_TUNABLEOP_ENABLED",)
-"""Environment variables that turn on a search over libraries' kernels, unless they are 0. The products of a row with
-such a search are those of other software."""
+"""Environment variables that turn on a search over libraries' kernels, unless they are 0. A row with such a search is
+compared as one of other software: the machine can pass, and cannot fail."""
 METRICS_WITH_HISTORY = (
     *("matmul_fp32", "matmul_tf32", "matmul_bf16", "matmul_bf16_best", "matmul_fp8_best"),
     *("mamf_published_bf16", "mamf_published_fp8"),
     *("memory_bandwidth", "h2d_pinned", "d2h_pinned", "all_reduce_busbw"),
 )
 """Metrics of the roofs that are compared with earlier runs on an accelerator."""
+PEAK_PRECISIONS = ("bf16", "fp8")
+"""The precisions in which the roofs search for the fastest matmul, which is compared with a dense peak."""
 PROCESSOR_METRICS_WITH_HISTORY = ("matmul_fp32",)
 """Metrics of the roofs that are compared with earlier runs on a processor. The memory is not: in a virtual machine it
 reached 31 to 61 GB/s in four idle runs."""
@@ -70,9 +76,9 @@ class JudgedRun:
     history: Sequence[Record]
     """Earlier runs of this configuration on this machine."""
     terms: Terms
-    """The spread between runs that is known beforehand."""
+    """The spread between runs that is known beforehand, which gives a single run an interval."""
     disturbance: str
-    """What else used the machine during the run, or limited its devices; empty if nothing did."""
+    """Other uses of the machine during the run, and limits on its devices, in words; empty if there were none."""
 
     @property
     def record(self) -> Record:
@@ -85,7 +91,7 @@ class JudgedRun:
         return self.subject.case
 
     def limit(self, kind: Kind, against: Reference, sessions: int = 1) -> AcceptanceLimit | None:
-        """The limit of a kind of number against a reference, for that many sessions of earlier runs."""
+        """The limit for a kind of number compared with a kind of reference; see `limit_for`."""
         return limit_for(self.limits, kind, against, sessions)
 
     def check_ratio(self, number: ComparedNumber) -> AcceptanceCheck:
@@ -97,7 +103,7 @@ class JudgedRun:
     ) -> AcceptanceCheck:
         """The check of a metric of this run against one value in the metric's unit, which is taken as exact."""
         ratio: Ratio | None
-        if by_value(limit):
+        if compares_value_alone(limit):
             # Such a limit is far from what sound devices reach, so the ratio decides without an interval.
             ratio = Ratio(metric.value / expected)
         else:
@@ -106,11 +112,11 @@ class JudgedRun:
 
 
 def speed_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
-    """The checks of a run's numbers against every reference that they have.
+    """Compare the numbers of a run with every reference that they have.
 
-    A number without a limit in the certificate is not compared. Memory and products, which a machine has to pass,
-    have a check in any case: `not known` with the reason where the metric or its reference is missing. The other
-    numbers have one only if they were measured: `not known` where their reference is missing.
+    A number without a limit in the certificate is not compared. A machine has to pass in memory and matmuls, so these
+    have a check in any case: `not known` with the reason, if the metric or its reference is missing. Other numbers
+    have a check only if they were measured: `not known`, if their reference is missing.
     """
     if run.case.kind == MEASURE:
         yield from _roofs_checks(run)
@@ -123,6 +129,7 @@ def speed_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
 
 
 def _roofs_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
+    """The checks of a run that measured the roofs. On a processor, only claims and earlier runs are references."""
     yield from _claim_checks(run)
     if run.record.stack != "cpu":
         yield from _memory_checks(run)
@@ -133,7 +140,7 @@ def _roofs_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
 
 
 def _memory_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
-    """The memory against sound devices of its model; if none was measured, against its datasheet."""
+    """Compare the memory bandwidth with sound devices of this model, or with the datasheet if none was measured."""
     metric = run.record.metric("memory_bandwidth")
     if metric is None:
         yield not_known("memory_bandwidth", run.case.name, "its datasheet", "it was not measured")
@@ -154,7 +161,7 @@ def _memory_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
 
 
 def _product_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
-    """The products against MAMF's rows of this device, in their shapes; without any, against the dense peak."""
+    """Compare matmuls with MAMF's rows of this device, in their shapes; if there are no rows, with the dense peak."""
     rows: list[Claim] = []
     if run.subject.device is not None:
         rows = mamf_rows(run.catalog, run.subject.device)
@@ -166,12 +173,12 @@ def _product_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
 
 
 def _peak_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
-    """The fastest product of each precision against the dense peak that the datasheet of this device states."""
+    """Compare the fastest matmul of each precision with the dense peak in the datasheet of this device."""
     limit = run.limit("product", "datasheet")
     if limit is None:
         return
     checks = []
-    for precision in ("bf16", "fp8"):
+    for precision in PEAK_PRECISIONS:
         metric = run.record.metric(f"matmul_{precision}_best")
         peak = None
         if run.subject.device is not None:
@@ -185,7 +192,7 @@ def _peak_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
 
 
 def mamf_rows(catalog: Catalog, device: DeviceModel) -> list[Claim]:
-    """MAMF's rows of a device model: one for each precision, each of one shape."""
+    """MAMF's rows of a device model: one for each precision, each with one shape."""
     rows = []
     for claim in catalog.claims.values():
         if claim.metrics[0].name.startswith(MAMF) and claim.device_id == device.id:
@@ -194,12 +201,12 @@ def mamf_rows(catalog: Catalog, device: DeviceModel) -> list[Claim]:
 
 
 def _mamf_check(run: JudgedRun, claim: Claim) -> AcceptanceCheck:
-    """A product in the shape of one of MAMF's rows against that row."""
+    """Compare a matmul in the shape of one of MAMF's rows with that row."""
     published = claim.metrics[0]
     name = published.name.replace(MAMF, MAMF_PUBLISHED)
     against = f"claim {claim.id}"
     metric = run.record.metric(name)
-    measurement = _measurement(run.record, name)
+    measurement = _find_measurement(run.record, name)
     if metric is None or measurement is None:
         return not_known(name, run.case.name, against, "it was not measured")
     limit = run.limit("product", "row")
@@ -220,7 +227,8 @@ def is_tuned(row: Claim) -> bool:
     return any(row.environment.get(variable, 0) not in (0, "0") for variable in TUNERS)
 
 
-def _measurement(record: Record, name: str) -> Measurement | None:
+def _find_measurement(record: Record, name: str) -> Measurement | None:
+    """The measurement of a metric; None if it was not measured."""
     for measurement in record.measurements:
         if measurement.name == name:
             return measurement
@@ -228,7 +236,7 @@ def _measurement(record: Record, name: str) -> Measurement | None:
 
 
 def _collective_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
-    """The all-reduce against the unidirectional rate of NVLink, for the number of devices that the limit is for."""
+    """Compare the all-reduce with the unidirectional rate of NVLink. The limit is for one number of devices."""
     metric = run.record.metric("all_reduce_busbw")
     if metric is None:
         return
@@ -242,25 +250,25 @@ def _collective_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
 
 
 def _host_link_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
-    """Copies to and from the host against the widest and fastest link that the drivers report."""
+    """Compare copies to and from the host with the fastest link that the drivers report."""
     limit = run.limit("host-link", "link")
     if limit is None:
         return
     against = "the link that its driver states"
     devices = _last_health(run.record)
-    rates = []
+    link_rates = []
     for device in devices:
         rate = host_link_rate(device)
         if rate is not None:
-            rates.append(rate)
+            link_rates.append(rate)
     for name in ("h2d_pinned", "d2h_pinned"):
         metric = run.record.metric(name)
         if metric is None:
             continue
-        if not rates:
+        if not link_rates:
             yield not_known(name, run.case.name, against, "no driver states it")
             continue
-        check = run.check_against_value(metric, against, max(rates), limit)
+        check = run.check_against_value(metric, against, max(link_rates), limit)
         loaded_links = sorted({loaded_link_text(device) for device in devices} - {""})
         if check.outcome is not Outcome.PASS and loaded_links:
             check = replace(check, reason=f"{check.reason}; {', '.join(loaded_links)}")
@@ -279,18 +287,18 @@ def _last_health(record: Record) -> list[DeviceHealth]:
 
 
 def _claim_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
-    """The gate of a run against each claim of its case on this device, as `verify` compares them."""
+    """Compare the gate of a run, its deciding metric, with claims of its case on this device, as `verify` does."""
     limit = run.limit("case", "row")
     if limit is None:
         return
     record = run.record
     for claim in select_claims(record, run.case, run.catalog.claims.values()):
-        gate = run.case.held_to(claim.metrics).gate
         if claim.conditions.get(DEVICE_MODEL) != record.conditions.get(DEVICE_MODEL):
             continue
-        if gate.startswith(MAMF):  # `_mamf_check` compares it, in its own shape
+        gate = run.case.held_to(claim.metrics).gate
+        if gate.startswith(MAMF):  # `_mamf_check` compares it, in the shape of the row
             continue
-        if kind_of_metric(gate) == "host-link":  # the rate depends on the host of the row
+        if kind_of_metric(gate) == "host-link":  # the rate depends on the host of the row, which may be another
             continue
         for result in verify_claim([record], claim, run.case, terms=run.terms).metrics:
             if result.comparable and result.ratio is not None and result.name == gate:
@@ -298,11 +306,11 @@ def _claim_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
 
 
 def _claim_check(run: JudgedRun, claim: Claim, result: MetricResult, limit: AcceptanceLimit) -> AcceptanceCheck:
-    """The gate of a run against one claim: by the median instead of a mean, if the run has it."""
+    """Compare the gate of a run with one claim. If the run has the median of a published mean, that is compared."""
     layers = agreement(run.record.conditions.get(LAYERS), claim.conditions.get(LAYERS))
     other_software = layers is Agreement.DIFFERS
     against = f"claim {claim.id}"
-    median = _median_of(result.name)
+    median = _median_metric_of(result.name)
     median_metric = run.record.metric(median.name)
     if median.name != result.name and median_metric is not None:
         expected = result.expected.value / median.published_factor
@@ -319,18 +327,18 @@ class _MedianMetric(NamedTuple):
 
     name: str
     published_factor: float
-    """The published mean over the mean of what this metric measures."""
+    """What the published mean must be divided by to be in the terms of this metric."""
 
 
-def _median_of(name: str) -> _MedianMetric:
-    """The median in place of a mean; any other metric is its own."""
+def _median_metric_of(name: str) -> _MedianMetric:
+    """The metric of the median in place of the mean `name`; for another metric, the same metric."""
     if name == "all_reduce_mean":  # FlagPerf publishes an all-reduce as twice its bus bandwidth
         return _MedianMetric("all_reduce_busbw", 2.0)
     return _MedianMetric(name.removesuffix("_mean"), 1.0)
 
 
 def _row_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
-    """The gate of a case without claims against cited rows of its device, which are of other software."""
+    """Compare the gate of a case with cited rows of its device, which were measured with other software."""
     limit = run.limit("case", "row")
     gate = gate_spec(run.case)
     metric = run.record.metric(gate.held_by or gate.name)
@@ -344,7 +352,7 @@ def _row_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
 
 
 def _history_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
-    """Numbers against those of earlier runs of this configuration on this machine."""
+    """Compare numbers with those of earlier runs of this configuration on this machine."""
     if not run.history:
         return
     try:
@@ -372,7 +380,7 @@ def _history_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
 
 
 def _names_with_history(run: JudgedRun) -> tuple[str, ...]:
-    """The metrics of a run that are compared with earlier runs: of a case its gate alone."""
+    """The metrics of a run that are compared with earlier runs; of a case, only its gate."""
     if run.case.kind != MEASURE:
         return (run.case.gate,)
     if run.record.stack == "cpu":
