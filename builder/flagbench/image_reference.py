@@ -1,4 +1,7 @@
-"""The one grammar of image references: `case:stack`, `[HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST]`, and image ids."""
+"""Parses and makes image references: `case:stack`, `[HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST]`, and image ids.
+
+All commands use this module, so that a reference means the same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import re
 from dataclasses import dataclass
 
 REPOSITORY = "flagbench"
+"""The first part of the names of our images."""
 LOCAL = f"localhost/{REPOSITORY}"
-"""Prefix of names used in FROM. An engine that lacks an image looks for a name without a host on Docker Hub, where
-somebody else may own it; `localhost` never leaves the engine's machine."""
+"""The prefix of the names of our images in FROM. An engine that lacks an image looks for a name without a host on
+Docker Hub, where somebody else may own it; `localhost` never leaves the engine's machine."""
 _HUB_HOSTS = ("", "docker.io", "index.docker.io", "registry-1.docker.io")
+"""The hosts of Docker Hub; a reference without a host means it, too."""
 _LOCAL_HOSTS = ("", "docker.io", "index.docker.io", "localhost")
+"""The hosts under which engines list images that were built or loaded on their machine."""
 
 # As github.com/distribution/reference defines them, without hosts in IPv6 notation and digests other than sha256.
 _HOST_PART = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -28,23 +34,23 @@ class ImageReference:
     """A parsed reference."""
 
     host: str
-    """Registry, `host[:port]`; empty where the reference names none, which means Docker Hub."""
+    """The registry, `host[:port]`; empty if the reference names none, which means Docker Hub."""
     path: str
-    """Repository on that registry."""
+    """The repository on that registry."""
     tag: str | None = None
     digest: str | None = None
     """`sha256:` and 64 hexadecimal digits."""
 
     @property
     def tagged(self) -> str:
-        """Host, repository and tag, without digest."""
+        """The reference without its digest: host, repository and tag."""
         if not self.tag:
             return self.name
         return f"{self.name}:{self.tag}"
 
     @property
     def name(self) -> str:
-        """Host and repository, without tag and digest."""
+        """The reference without tag and digest: host and repository."""
         if not self.host:
             return self.path
         return f"{self.host}/{self.path}"
@@ -63,14 +69,19 @@ def find_reference(text: str) -> ImageReference | None:
     match = _REFERENCE.fullmatch(text)
     if match is None:
         return None
-    first, slash, rest = match["name"].partition("/")
-    # As Docker's splitDockerDomain decides whether the first part is a host or a folder of Docker Hub.
-    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost" or first != first.lower())
-    if not is_host:
+    host, slash, path = match["name"].partition("/")
+    if not slash or not _looks_like_host(host):
         return ImageReference("", match["name"], match["tag"], match["digest"])
-    if re.fullmatch(_HOST, first) is None:
+    if re.fullmatch(_HOST, host) is None:
         return None  # such as a.b_c
-    return ImageReference(first, rest, match["tag"], match["digest"])
+    return ImageReference(host, path, match["tag"], match["digest"])
+
+
+def _looks_like_host(first_part: str) -> bool:
+    """Whether the first part of a name is a host, not a folder of Docker Hub, as in Docker's splitDockerDomain."""
+    if first_part == "localhost":
+        return True
+    return "." in first_part or ":" in first_part or first_part != first_part.lower()
 
 
 def is_prefix(text: str) -> bool:
@@ -85,7 +96,7 @@ def is_on_docker_hub(text: str) -> bool:
 
 
 def is_ours(text: str) -> bool:
-    """Whether `text` names one of flagbench's own images: only a build or a load brings it, no registry is asked."""
+    """Whether `text` names one of our own images. They are built or loaded; no registry is asked for them."""
     reference = find_reference(text)
     if reference is None:
         return False
@@ -93,13 +104,13 @@ def is_ours(text: str) -> bool:
 
 
 def case_and_stack(text: str) -> tuple[str, str]:
-    """The two halves of `[flagbench/]case:stack`; the second is empty where there is no colon."""
+    """The case and the stack of `[flagbench/]case:stack`; the stack is empty if there is no colon."""
     case, _, stack = text.removeprefix(f"{REPOSITORY}/").partition(":")
     return case, stack
 
 
 def image_of(case: str, stack: str, version: str | None = None) -> str:
-    """The name of a case's image on a stack: the moving tag, or the one of a version of flagbench."""
+    """The name of a case's image on a stack. Its tag moves with each build, unless a `version` is given."""
     if not version:
         return f"{REPOSITORY}/{case}:{stack}"
     return f"{REPOSITORY}/{case}:{stack}-{version}"

@@ -1,6 +1,8 @@
-"""Options declared once, as fields of a dataclass: from them follow the Typer parameters, the words and the ranges.
+"""Options of commands that are declared once, as the fields of a dataclass.
 
-A field is `name: Annotated[type, typer.Option(...)] = default`; a class variable GROUP is their title in --help.
+Several commands share such a dataclass. This module makes Typer parameters of it (`takes_options`), writes its values
+as words of a command line (`words`), and checks the ranges of its numbers (`check_ranges`). A field is
+`name: Annotated[type, typer.Option(...)] = default`; a class variable GROUP is the title of the options in --help.
 """
 
 from __future__ import annotations
@@ -17,36 +19,44 @@ from typer.models import OptionInfo
 from flagbench.errors import FlagbenchError
 
 Text: TypeAlias = str | None
-"""Type of an option with a text, which may be left out."""
+"""The type of an option with a text, which may be left out."""
 Texts: TypeAlias = tuple[str, ...]
-"""The same of one that may be repeated."""
+"""The type of an option with a text that may be repeated."""
+_UNPASSABLE = ("Cc", "Cs")
+"""The Unicode categories of control characters and lone surrogates."""
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredOption:
     """One option of a dataclass."""
 
     field: str
+    """The name of the field."""
     name: str
-    """As it is typed: `--max-samples`."""
+    """The option as it is typed: `--max-samples`."""
     type: Any
-    """Type of the value; `tuple[X, ...]` for an option that may be repeated."""
+    """The type of the value; `tuple[X, ...]` for an option that may be repeated."""
     info: OptionInfo
+    """What `typer.Option` returned."""
     default: Any
+    """The default of the field; MISSING for a required option."""
 
     @property
-    def repeated(self) -> bool:
+    def is_repeated(self) -> bool:
         """Whether the option may be given several times: Typer gives a list where the dataclass holds a tuple."""
         return get_origin(self.type) is tuple
 
     @property
     def parameter(self) -> inspect.Parameter:
-        """The parameter that Typer reads."""
-        annotation, default = self.type, self.default
+        """The parameter of a command that Typer reads."""
+        annotation = self.type
+        default = self.default
         if self.default is MISSING:
             default = inspect.Parameter.empty
-        if self.repeated:
-            annotation, default = list[get_args(self.type)[0]] | None, None  # type: ignore[misc]
+        if self.is_repeated:
+            element = get_args(self.type)[0]
+            annotation = list[element] | None  # type: ignore[valid-type]
+            default = None
         return inspect.Parameter(
             self.field,
             inspect.Parameter.KEYWORD_ONLY,
@@ -55,49 +65,54 @@ class Declared:
         )
 
 
-def _declared(kind: type) -> tuple[Declared, ...]:
+def declared_options(options_class: type) -> tuple[DeclaredOption, ...]:
     """The options of a dataclass, in order."""
-    hints = get_type_hints(kind, include_extras=True)
+    return _read_options(options_class)
+
+
+@cache  # every command reads its options several times
+def _read_options(options_class: type) -> tuple[DeclaredOption, ...]:
+    hints = get_type_hints(options_class, include_extras=True)
     options = []
-    for field in fields(kind):
+    for field in fields(options_class):
         annotation, info = get_args(hints[field.name])
         name = "--" + field.name.replace("_", "-")
         if isinstance(info.default, str):  # where Typer keeps the first name that `typer.Option` gets
             name = info.default
-        info.rich_help_panel = info.rich_help_panel or getattr(kind, "GROUP", None)
-        options.append(Declared(field.name, name, annotation, info, field.default))
+        info.rich_help_panel = info.rich_help_panel or getattr(options_class, "GROUP", None)
+        options.append(DeclaredOption(field.name, name, annotation, info, field.default))
     return tuple(options)
 
 
-declared: Callable[[type], tuple[Declared, ...]] = cache(_declared)
-"""The same, read once for each dataclass."""
-
-
 def takes_options(function: Callable[..., None]) -> Callable[..., None]:
-    """A Typer command from `function`, with each parameter that is an options dataclass replaced by its options."""
-    groups: dict[str, type] = {}
+    """Make a Typer command of `function`: each parameter that is an options dataclass is replaced by its options.
+
+    The command then calls `function` with objects of these dataclasses.
+    """
+    options_classes: dict[str, type] = {}
     parameters: list[inspect.Parameter] = []
     # Not get_type_hints: before Python 3.11 it wraps the hint of a parameter whose default is None in Optional.
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         hint = parameter.annotation
         if is_dataclass(hint) and isinstance(hint, type):
-            groups[parameter.name] = hint
-            parameters += [option.parameter for option in declared(hint)]
+            options_classes[parameter.name] = hint
+            parameters += [option.parameter for option in declared_options(hint)]
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @wraps(function)
     def command(**arguments: Any) -> None:
-        for name, kind in groups.items():
+        for name, options_class in options_classes.items():
             settings = {}
-            for option in declared(kind):
+            for option in declared_options(options_class):
                 setting = arguments.pop(option.field)
-                if option.repeated:
+                if option.is_repeated:
                     setting = tuple(setting or ())
                 settings[option.field] = setting
-            arguments[name] = kind(**settings)
+            arguments[name] = options_class(**settings)
         function(**arguments)
 
+    # Typer reads both.
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
@@ -106,11 +121,11 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
 def words(options: Any, always: Collection[str] = ()) -> list[str]:
     """The options of a dataclass as words of a command line, `--name=value`; options at their default are left out.
 
-    One word each: a value that begins with a dash stays a value. `always`: options that are written even at their
-    default.
+    Name and value are one word, so that a value may begin with a dash. `always`: the names of options that are
+    written even at their default.
     """
     command_line: list[str] = []
-    for option in declared(type(options)):
+    for option in declared_options(type(options)):
         setting = getattr(options, option.field)
         if setting == option.default and option.name not in always:
             continue
@@ -125,7 +140,7 @@ def words(options: Any, always: Collection[str] = ()) -> list[str]:
 
 def check_ranges(options: Any) -> None:
     """Raise FlagbenchError (usage) for a number outside the `min` and `max` of its declaration."""
-    for option in declared(type(options)):
+    for option in declared_options(type(options)):
         setting = getattr(options, option.field)
         if setting is None or option.info.min is None:
             continue
@@ -136,8 +151,10 @@ def check_ranges(options: Any) -> None:
             _check_range(option, setting)
 
 
-def _check_range(option: Declared, number: float) -> None:
-    least, most = option.info.min, option.info.max
+def _check_range(option: DeclaredOption, number: float) -> None:
+    """Raise FlagbenchError (usage) if one number is out of range. An option with a maximum has a minimum, too."""
+    least = option.info.min
+    most = option.info.max
     assert least is not None
     limit = f"from {least} on"
     in_range = number >= least
@@ -149,8 +166,8 @@ def _check_range(option: Declared, number: float) -> None:
 
 
 def text_fault(text: str) -> str | None:
-    """Why `text` cannot reach a process unchanged: control characters and lone surrogates cannot."""
+    """Why `text` cannot be passed to a process unchanged; None if it can."""
     for character in text:
-        if unicodedata.category(character) in ("Cc", "Cs"):
+        if unicodedata.category(character) in _UNPASSABLE:
             return f"contains the control character {character!r}"
     return None

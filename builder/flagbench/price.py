@@ -1,4 +1,4 @@
-"""The price of this machine per hour, from an option or the environment."""
+"""Reads the price of this machine per hour, from an option or the environment, to compute the cost of runs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import os
 from flagbench.errors import FlagbenchError
 
 PRICE = "FLAGBENCH_PRICE"
-"""Price of a machine per hour, in any currency; `accept --price` takes precedence."""
+"""The environment variable with the price of this machine per hour, in any currency. `accept --price` precedes."""
+MAX_PRICE = 1e9
+"""A larger number is a mistake, and costs of it would not fit the columns of tables."""
 
 
 def price_of(text: str | float | None, name: str) -> float | None:
-    """A price per hour; None for empty text. Raises FlagbenchError (usage) for anything but a number above 0."""
+    """Parse a price per hour. Returns None for no or an empty text; raises FlagbenchError (usage) for no valid price.
+
+    `name`: the option or variable that has the price, for the error.
+    """
     if text is None or text == "":
         return None
     try:
         price = float(text)
     except ValueError:
-        price = 0.0
-    if not 0 < price < 1e9:
+        price = 0.0  # not a valid price either
+    if not 0 < price < MAX_PRICE:
         raise FlagbenchError(f"{name} {text!r} is not a price", remedy="give a number above 0, such as 1.5, per hour")
     return price
 

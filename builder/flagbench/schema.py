@@ -1,9 +1,12 @@
-"""JSON Schemas of manifests and records, generated from their types, and their violations in plain words."""
+"""JSON Schemas of manifests and records, generated from their types, and messages for documents that violate them.
+
+Manifests are dataclasses, records are msgspec Structs. `json_schema` makes the files in manifests/schema,
+`violations` explains what is wrong with a document.
+"""
 
 from __future__ import annotations
 
 import difflib
-import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from jsonschema_rs import Draft202012Validator as Validator
@@ -22,16 +25,27 @@ from flagbench.errors import FlagbenchError
 from flagbench_core.exit_codes import ExitCode
 
 FieldPath = tuple[str | int, ...]
-"""Where a value stands in a document: keys and indices from the top."""
+"""The place of a value in a document: keys and indices from the top."""
+MIN_SIMILARITY = 0.6
+"""How similar a known name must be to be suggested for an unknown one: the default of difflib."""
+
+
+class Violation(NamedTuple):
+    """One thing that is wrong with a document."""
+
+    path: FieldPath
+    message: str
 
 
 def shipped_manifests() -> Path:
-    """The manifests that belong to this flagbench: beside the checkout, else inside the wheel.
+    """The folder of the manifests that belong to this flagbench: in its checkout, or else in its wheel.
 
     Raises FlagbenchError if neither exists, which is a broken installation.
     """
     package = Path(__file__).resolve().parent
-    for folder in (package.parent.parent / "manifests", package / "_data" / "manifests"):
+    in_checkout = package.parent.parent / "manifests"
+    in_wheel = package / "_data" / "manifests"
+    for folder in (in_checkout, in_wheel):
         if (folder / "cases").is_dir():
             return folder
     raise FlagbenchError(
@@ -53,14 +67,15 @@ def field_name(path: FieldPath) -> str:
 
 
 def json_schema(model: type) -> dict[str, Any]:
-    """The JSON Schema of the documents whose fields are those of `model`; its `VERSION` is their `schema` field.
+    """The JSON Schema of the documents whose fields are those of `model`. `model.VERSION` is their `schema` field.
 
-    A dataclass is a manifest and has no other fields. A Struct may: readers of records ignore unknown ones.
+    A manifest, whose model is a dataclass, must have no other fields. A record, whose model is a Struct, may: readers
+    of records ignore unknown fields.
     """
     version = model.VERSION  # type: ignore[attr-defined]
     _, components = msgspec.json.schema_components([model], ref_template="#/$defs/{name}")
-    closed = not issubclass(model, msgspec.Struct)
-    parts = {name: _simplified(part, closed) for name, part in components.items()}
+    is_closed = not issubclass(model, msgspec.Struct)
+    parts = {name: _simplify(part, is_closed) for name, part in components.items()}
     top = parts.pop(model.__name__)
     top["properties"] = {"schema": {"const": version}, **top["properties"]}
     top["properties"].pop("raw", None)  # the whole document, which readers keep
@@ -74,50 +89,59 @@ def json_schema(model: type) -> dict[str, Any]:
     }
 
 
-def _simplified(schema: Any, closed: bool) -> Any:
-    """A schema that msgspec generated, in fewer words, and with `$` for Python's `\\Z`."""
+def _simplify(schema: Any, is_closed: bool) -> Any:
+    """A schema that msgspec generated, without titles, with simpler unions, and with `$` for Python's `\\Z`.
+
+    `is_closed`: whether objects may have no other fields.
+    """
     if isinstance(schema, list):
-        return [_simplified(part, closed) for part in schema]
+        return [_simplify(part, is_closed) for part in schema]
     if not isinstance(schema, dict):
         return schema
     simplified = {}
     for key, part in schema.items():
         if key == "title" and isinstance(part, str):
             continue
-        simplified[key] = _simplified(part, closed)
+        simplified[key] = _simplify(part, is_closed)
     if isinstance(simplified.get("pattern"), str):
         simplified["pattern"] = simplified["pattern"].replace(r"\Z", "$")
-    if closed and "properties" in simplified:
+    if is_closed and "properties" in simplified:
         simplified["additionalProperties"] = False
     if "anyOf" in simplified:
-        return _one_form(simplified.pop("anyOf"), simplified)
+        forms = simplified.pop("anyOf")
+        return _merge_forms(forms, simplified)
     return simplified
 
 
-def _one_form(forms: list[dict[str, Any]], around: dict[str, Any]) -> dict[str, Any]:
-    """Forms that only differ in their types as one, `type: [string, null]`, whose violations say what is wrong."""
+def _merge_forms(forms: list[dict[str, Any]], other_rules: dict[str, Any]) -> dict[str, Any]:
+    """The alternatives of a union as one schema, such as `type: [string, null]`, if they only differ in their types.
+
+    A violation of one schema says what is wrong; one of a union only says that no alternative fits. `other_rules` are
+    the rules next to the union.
+    """
     types = []
     rules: dict[str, Any] = {}
-    same = True
+    has_same_rules = True
     for form in forms:
         types.append(form.get("type"))
         for key, rule in form.items():
             if key != "type" and rules.setdefault(key, rule) != rule:
-                same = False
-    if not same or "enum" in rules or not all(isinstance(name, str) for name in types):
-        return {"anyOf": forms, **around}
+                has_same_rules = False
+    has_types = all(isinstance(name, str) for name in types)
+    if not has_same_rules or not has_types or "enum" in rules:
+        return {"anyOf": forms, **other_rules}
     names = list(dict.fromkeys(types))
-    if "number" in names and "integer" in names:
+    if "number" in names and "integer" in names:  # an integer is a number
         names.remove("integer")
     if len(names) == 1:
-        return {"type": names[0], **rules, **around}
-    return {"type": names, **rules, **around}
+        return {"type": names[0], **rules, **other_rules}
+    return {"type": names, **rules, **other_rules}
 
 
-def violations(model: type, document: Any) -> list[tuple[FieldPath, str]]:
-    """Everything in `document`, of JSON's types, that `model` does not allow, without repetition: where, and what."""
-    schema, validator = _compiled(model)
-    explained = list(dict.fromkeys(_explained(schema, validator, document)))
+def violations(model: type, document: Any) -> list[Violation]:
+    """Everything in `document`, which has JSON's types, that `model` does not allow; each only once."""
+    compiled = _compile_schema(model)
+    explained = list(dict.fromkeys(_explain_all(compiled, document)))
     if explained:
         return explained
     try:
@@ -127,118 +151,135 @@ def violations(model: type, document: Any) -> list[tuple[FieldPath, str]]:
     return []
 
 
-def _violation_of_msgspec(message: str) -> tuple[FieldPath, str]:
-    """Where and what, from msgspec's "Expected `int`, got `float` - at `$.claims[0].value`"."""
-    what, _, where = message.partition(" - at `$")
+def _violation_of_msgspec(error_text: str) -> Violation:
+    """The violation in msgspec's "Expected `int`, got `float` - at `$.claims[0].value`"."""
+    message, _, place = error_text.partition(" - at `$")
     path: list[str | int] = []
-    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", where):
+    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", place):
         if name:
             path.append(name)
         else:
             path.append(int(index))
-    return tuple(path), what[0].lower() + what[1:].replace("`", "")
+    return Violation(tuple(path), message[0].lower() + message[1:].replace("`", ""))
 
 
-@cache
-def _compiled(model: type) -> tuple[Any, Validator]:
-    """The schema of a type of document, compiled once per process."""
+class _CompiledSchema(NamedTuple):
+    """A JSON Schema, and the validator that was made of it."""
+
+    schema: Any
+    validator: Validator
+
+
+@cache  # compiling takes longer than most checks
+def _compile_schema(model: type) -> _CompiledSchema:
     schema = json_schema(model)
-    return schema, Validator(schema)
+    return _CompiledSchema(schema, Validator(schema))
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of `names` that `name` was most likely meant to be, or None."""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    """The name among `names` that is most similar to `name`; None if none is similar."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=MIN_SIMILARITY)
     if not close:
         return None
     return close[0]
 
 
 def hint(name: str, names: Iterable[str]) -> str:
-    """`did you mean NAME? `, to begin a remedy with; empty without a name near enough."""
+    """`did you mean NAME? `, to begin a remedy with; empty if no name is similar."""
     close = nearest(name, names)
     if close is None:
         return ""
     return f"did you mean {close}? "
 
 
-def _explained(schema: Any, validator: Validator, document: Any) -> Iterator[tuple[FieldPath, str]]:
+def _explain_all(compiled: _CompiledSchema, document: Any) -> Iterator[Violation]:
+    """Explain every error that the validator finds."""
     try:
-        errors = list(validator.iter_errors(document))
-    except UnicodeEncodeError as fault:
-        yield (), f"contains {fault.object[fault.start]!r}, which is no character"
+        errors = list(compiled.validator.iter_errors(document))
+    except UnicodeEncodeError as error:
+        yield Violation((), f"contains {error.object[error.start]!r}, which is no character")
         return
-    except ValueError as fault:  # a few hundred levels of lists and mappings
-        yield (), f"cannot be checked: {fault}"
+    except ValueError as error:  # a few hundred levels of lists and mappings
+        yield Violation((), f"cannot be checked: {error}")
         return
-    for error in errors:
-        yield from _one_explained(schema, error)
+    for violation in errors:
+        yield from _explain(compiled.schema, violation)
 
 
-def _one_explained(schema: Any, error: ValidationError) -> Iterator[tuple[FieldPath, str]]:
+def _explain(schema: Any, error: ValidationError) -> Iterator[Violation]:
+    """Explain one error of the validator. It may be several violations, such as two unknown fields of an object."""
     path: FieldPath = tuple(error.instance_path)
     kind: Any = error.kind
-    keyword, rules = error.schema_path[-1], _rules(schema, error)
+    keyword = error.schema_path[-1]
+    rules = _rules_around(schema, error)
     if keyword == "required":
-        yield (*path, kind.property), "missing"
+        yield Violation((*path, kind.property), "missing")
     elif keyword == "additionalProperties":
         for name in kind.unexpected:
-            yield (*path, name), _unknown(name, rules.get("properties", ()))
+            yield Violation((*path, name), _unknown_field(name, rules.get("properties", ())))
     elif keyword == "propertyNames" and "enum" in rules[keyword]:
         name = kind.error.instance
-        yield (*path, name), _unknown(name, rules[keyword]["enum"])
+        yield Violation((*path, name), _unknown_field(name, rules[keyword]["enum"]))
     elif keyword == "anyOf":
-        yield from _explained_forms(schema, error, path)
+        yield from _explain_union(schema, error, path)
     elif kind.name == "propertyNames":
         reason = _plain_words(str(keyword), kind.error.instance, rules, error.message)
-        yield path, f"the field name {reason}"
+        yield Violation(path, f"the field name {reason}")
     else:
-        yield path, _plain_words(str(keyword), error.instance, rules, error.message)
+        yield Violation(path, _plain_words(str(keyword), error.instance, rules, error.message))
 
 
-def _explained_forms(schema: Any, error: ValidationError, path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
-    """What is wrong with a value of several forms: the form that is meant is the one whose type the value has."""
-    forms: Any = error.kind
+def _explain_union(schema: Any, error: ValidationError, path: FieldPath) -> Iterator[Violation]:
+    """Explain what is wrong with the value of a union: its author meant the alternative whose type the value has."""
+    union: Any = error.kind
     meant = []
-    for errors in forms.context:
-        if not any(_has_other_type(inner, path) for inner in errors):
-            meant.append(errors)
+    for errors_of_alternative in union.context:
+        if not any(_is_about_type(inner, path) for inner in errors_of_alternative):
+            meant.append(errors_of_alternative)
     if len(meant) == 1:
         for inner in meant[0]:
-            yield from _one_explained(schema, inner)
+            yield from _explain(schema, inner)
     elif meant:
-        yield path, "has none of the forms that are allowed"
+        yield Violation(path, "has none of the forms that are allowed")
     else:
-        types = [_rules(schema, inner)["type"] for inner in chain.from_iterable(forms.context)]
-        yield path, _plain_words("type", error.instance, {"type": types}, error.message)
+        types = [_rules_around(schema, inner)["type"] for inner in chain.from_iterable(union.context)]
+        yield Violation(path, _plain_words("type", error.instance, {"type": types}, error.message))
 
 
-def _rules(schema: Any, error: ValidationError) -> Any:
-    """The part of the schema that has the keyword of the error."""
-    return functools.reduce(lambda inner, step: inner[step], error.schema_path[:-1], schema)
+def _rules_around(schema: Any, error: ValidationError) -> Any:
+    """The part of the schema that contains the keyword of the error."""
+    rules = schema
+    for step in error.schema_path[:-1]:
+        rules = rules[step]
+    return rules
 
 
-def _unknown(name: str, allowed: Iterable[str]) -> str:
+def _unknown_field(name: str, allowed: Iterable[str]) -> str:
+    """The message for an unknown field: a similar name, or all names that are allowed."""
     close = nearest(name, allowed)
     if close is None:
         return f"unknown field; allowed: {', '.join(sorted(allowed))}"
     return f"unknown field; did you mean '{close}'?"
 
 
-def _has_other_type(error: ValidationError, path: FieldPath) -> bool:
+def _is_about_type(error: ValidationError, path: FieldPath) -> bool:
+    """Whether an error says that the value at `path` has another type than an alternative allows."""
     return tuple(error.instance_path) == path and error.schema_path[-1] == "type"
 
 
-_TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+_TYPE_NAMES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+"""The names of JSON's types by Python's; every other type is an object."""
 _BOUNDS = {
     "minimum": "at least",
     "exclusiveMinimum": "greater than",
     "maximum": "at most",
     "exclusiveMaximum": "less than",
 }
+"""How messages express the bounds of numbers, by keyword."""
 
 
 def _plain_words(keyword: str, value: Any, rules: Mapping[str, Any], fallback: str) -> str:
+    """The message for a value that violates the rule with this keyword; `fallback` for a rare keyword."""
     limit = rules[keyword]
     if keyword in _BOUNDS:
         return f"{_shown(value)} must be {_BOUNDS[keyword]} {limit}"
@@ -275,7 +316,7 @@ def _unexpected_type(value: Any, types: str | list[str]) -> str:
     expected = types
     if not isinstance(types, str):
         expected = " or ".join(types)
-    received = f"got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
+    received = f"got {_TYPE_NAMES.get(type(value), 'object')} {_shown(value)}".rstrip()
     return f"expected {expected}, {received}{type_remedy(types, value)}"
 
 
@@ -286,7 +327,7 @@ def _too_short(value: Any, least: int, unit: str) -> str:
 
 
 def type_remedy(types: str | list[str], value: Any) -> str:
-    """What to do where YAML reads a scalar as another type than it was meant as."""
+    """What to do if YAML reads a scalar as another type than its author meant; empty if that is not the cause."""
     if "string" in types and isinstance(value, bool | int | float):
         return "; put it in quotes"
     if isinstance(types, str):

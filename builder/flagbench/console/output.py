@@ -1,4 +1,4 @@
-"""What commands print and write: tables, JSON for a script, errors on stderr, and files that an option names."""
+"""Prints and writes the output of commands: pages, JSON for scripts, errors and notes on stderr, and files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from flagbench.system.files import reason, require_replaceable, write_atomically
 from flagbench_core.exit_codes import ExitCode
 
 Item = TypeVar("Item")
-_EVERY = 5.0
+_COUNT_INTERVAL = 5.0
 """Seconds between two lines of `counted`."""
+_KIB = 1024
+"""Bytes of a KiB; also KiB of a MiB, and so on."""
 
 
 def print_error(message: str, remedy: str) -> None:
@@ -27,7 +29,7 @@ def print_error(message: str, remedy: str) -> None:
 
     Control characters are shown as numbers.
     """
-    from flagbench_core.redaction import redact  # compiling its patterns takes longer than many a command
+    from flagbench_core.redaction import redact  # compiling its patterns takes longer than many commands
 
     lines = f"error: {redact(message)}\nfix: {redact(remedy)}".split("\n")
     print("\n".join(map(visible, lines)), file=sys.stderr)
@@ -38,19 +40,20 @@ def print_note(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-def counted(items: Iterable[Item], total: int, doing: str) -> Iterator[Item]:
-    """The items; every few seconds a line on stderr says how many of `total` are done."""
-    due = time.monotonic() + _EVERY
+def counted(items: Iterable[Item], total: int, activity: str) -> Iterator[Item]:
+    """Yield the items. Every few seconds a line on stderr says how many of `total` are done: `ACTIVITY: 7 of 9`."""
+    next_note = time.monotonic() + _COUNT_INTERVAL
     for number, item in enumerate(items, 1):
         yield item
-        if time.monotonic() > due:
-            print_note(f"flagbench: {doing}: {number:,} of {total:,}")
-            due = time.monotonic() + _EVERY
+        if time.monotonic() > next_note:
+            print_note(f"flagbench: {activity}: {number:,} of {total:,}")
+            next_note = time.monotonic() + _COUNT_INTERVAL
 
 
 def echo_json(value: Any) -> None:
     """Print one JSON document, indented, keys in the order they were given, invisible characters escaped."""
-    _print_json(_escape_invisible(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)))
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    _print_json(_escape_invisible(text))
 
 
 def echo_json_text(text: str) -> None:
@@ -61,7 +64,7 @@ def echo_json_text(text: str) -> None:
 
 
 def _print_json(text: str) -> None:
-    """Print JSON; where stdout's encoding lacks a character, escaped as JSON does it."""
+    """Print JSON. If stdout's encoding lacks a character, escape it as JSON does."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -71,7 +74,11 @@ def _print_json(text: str) -> None:
 
 def _escape_invisible(text: str) -> str:
     """A JSON document with controls, bidirectional marks and the like escaped; only its strings can contain them."""
-    return _escape(text, lambda character: character.isprintable() or character in "\t\n\r")
+    return _escape(text, _is_visible)
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() or character in "\t\n\r"
 
 
 def _escape(text: str, is_kept: Callable[[str], bool]) -> str:
@@ -81,55 +88,56 @@ def _escape(text: str, is_kept: Callable[[str], bool]) -> str:
         if is_kept(character):
             characters.append(character)
         else:
-            characters.append(json.dumps(character)[1:-1])
+            characters.append(json.dumps(character)[1:-1])  # without its quotation marks
     return "".join(characters)
 
 
 def size_text(count: float) -> str:
-    """Bytes as 512 B, 3.4 KiB, 12.0 GiB."""
-    if count < 1024:
+    """A number of bytes as text: `512 B`, `3.4 KiB`, `12.0 GiB`."""
+    if count < _KIB:
         return f"{count:.0f} B"
     for unit in ("KiB", "MiB"):
-        count /= 1024
-        if count < 1024:
+        count /= _KIB
+        if count < _KIB:
             return f"{count:.1f} {unit}"
-    return f"{count / 1024:.1f} GiB"
+    return f"{count / _KIB:.1f} GiB"
 
 
 def check_new_file(path: Path, option: str = "--out") -> None:
-    """Raise FlagbenchError (usage) unless a new file can be written there: finding out later would cost a run."""
+    """Raise FlagbenchError (usage) unless a new file can be written to `path`: finding out later would cost a run."""
     try:
         require_replaceable(path)
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, "it exists already")
         _check_folder(path)
     except (OSError, ValueError) as error:
-        raise _unusable(path, option, error, "name a new file") from error
+        raise _unusable_error(path, option, error, "name a new file") from error
 
 
 def check_output(path: Path, option: str) -> None:
-    """Raise FlagbenchError (usage) unless `write_output` can write there: finding out later would cost a run."""
+    """Raise FlagbenchError (usage) unless `write_output` can write to `path`: finding out later would cost a run."""
     try:
         require_replaceable(path)
         _check_folder(path)
     except (OSError, ValueError) as error:
-        raise _unusable(path, option, error, "name a file") from error
+        raise _unusable_error(path, option, error, "name a file") from error
 
 
-def _unusable(path: Path, option: str, error: OSError | ValueError, remedy: str) -> FlagbenchError:
-    why = str(error)
+def _unusable_error(path: Path, option: str, error: OSError | ValueError, remedy: str) -> FlagbenchError:
+    """The error for the user if the file that an option names cannot be written."""
+    cause = str(error)
     if isinstance(error, OSError):
-        why = reason(error)
-    return FlagbenchError(f"{option} {str(path)!r} cannot be used: {why}", remedy=remedy)
+        cause = reason(error)
+    return FlagbenchError(f"{option} {str(path)!r} cannot be used: {cause}", remedy=remedy)
 
 
 def _check_folder(path: Path) -> None:
-    """Raise OSError unless the nearest existing folder above a path takes a file."""
-    from flagbench_core.scratch import scratch  # loads more than most commands need
+    """Raise OSError unless a file can be written in the nearest existing folder above a path."""
+    from flagbench_core.scratch import scratch  # it imports more than most commands need
 
     existing = next(folder for folder in path.absolute().parents if folder.exists())
     try:
-        # Tried: what the mode allows, a mount or a full disk may refuse.
+        # Write one: although the mode allows it, a read-only mount or a full disk may refuse.
         with scratch(str(existing), ".flagbench-") as folder:
             (Path(folder) / "probe").write_bytes(b"probe")
     except OSError as error:
@@ -142,10 +150,13 @@ def write_output(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     except OSError as error:
-        what, remedy = f"{path} cannot be written: {reason(error)}", "name another file, or free some space"
-        raise FlagbenchError(what, remedy=remedy, code=ExitCode.NOT_STORED) from error
+        raise FlagbenchError(
+            f"{path} cannot be written: {reason(error)}",
+            remedy="name another file, or free some space",
+            code=ExitCode.NOT_STORED,
+        ) from error
 
 
 def print_page(*blocks: Block, wide: bool = False) -> None:
-    """Print tables and lines, a blank line between them."""
+    """Print tables and lines on stdout, with a blank line between them. `wide`: tables in full on a terminal, too."""
     print(render(blocks, wide=wide), end="")

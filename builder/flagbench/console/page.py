@@ -1,4 +1,7 @@
-"""A page of text and aligned tables: fitted to a terminal's width, whole in a pipe; no boxes."""
+"""Renders pages of text and aligned tables: fitted to the width of a terminal, in full in a pipe.
+
+Commands make blocks, `Table` and `Lines`, and print them with output.print_page.
+"""
 
 from __future__ import annotations
 
@@ -15,46 +18,53 @@ from typing import TextIO
 from flagbench.console.terminal import visible
 
 _GAP = "  "
+"""The space between two columns."""
 _NARROWEST = 24
-"""Columns that wrap keep at least this many characters, and their longest word."""
+"""The characters that a column that wraps keeps at least; also, its longest word. Narrower text is hard to read."""
 _WIDEST = 200
-"""Longer cells overflow their column, so that a cell of megabytes does not pad every row."""
-
+"""The most characters of a column. Longer cells overflow it, so that a cell of megabytes does not pad every row."""
 _PLACEHOLDERS = ("", "-")
-"""What stands in a cell without a text."""
-
+"""The texts of a cell that has no value."""
 _SGR = {"bold green": "1;32", "bold red": "1;31", "bold yellow": "1;33", "bold": "1"}
 """The styles of a page as the numbers of an ANSI escape sequence."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under named columns; those in `right` are set flush right.
+    """Rows of text under named columns.
 
-    On a terminal too narrow for it, columns without any text are left out, cells in `short` become their shorter
-    text, and those of the columns in `wrap` take several lines, broken between words. Where that is not enough, the
-    columns in `drop` are left out one after the other; then those in `below` move, one after the other, from the rows
-    to a line under each. What a reader decides by is not in `drop`: it is always there, and no text is ever cut.
-    `styles` are by the whole text of a cell. The title is a line above the columns.
+    On a terminal that is too narrow, the table is changed in these steps until it fits: columns without any text are
+    left out, cells become shorter (`short`), columns wrap (`wrap`), columns are left out (`drop`), and columns move
+    below the rows (`below`). Text is never cut, and columns that a reader decides by are never in `drop`.
     """
 
     columns: Sequence[str]
+    """The names of the columns, which are their headings."""
     rows: Sequence[Sequence[str]]
+    """The cells of each row, in the order of the columns."""
     right: frozenset[str] = frozenset()
+    """The columns that are set flush right."""
     styles: Mapping[str, str] = field(default_factory=dict)
+    """The styles of cells, keys of _SGR, by the whole text of a cell."""
     short: Mapping[str, str] = field(default_factory=dict)
+    """Shorter texts of cells, by their whole text."""
     wrap: Sequence[str] = ()
+    """The columns whose cells may take several lines, broken between words."""
     drop: Sequence[str] = ()
+    """The columns that may be left out, the first one first."""
     below: Sequence[str] = ()
+    """The columns that may move to a line under each row, the first one first."""
     title: str = ""
+    """A line above the columns; empty for none."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of text, with a style for all of them. On a terminal they wrap between words, not in `a command`."""
+    """Lines of text. On a terminal they wrap between words, but not within `a command`."""
 
     lines: tuple[str, ...]
     style: str = ""
+    """The style of all lines, a key of _SGR; empty for none."""
 
 
 Block = Table | Lines
@@ -62,25 +72,27 @@ Block = Table | Lines
 
 
 def render(blocks: Sequence[Block], stream: TextIO | None = None, *, wide: bool = False) -> str:
-    """Blocks as text for `stream` (default stdout), a blank line between them; each line and cell is `visible`.
+    """The text of blocks for `stream` (default stdout), with a blank line between them.
 
-    A block without lines or rows is left out.
-    Styles are for a terminal, unless NO_COLOR or TERM=dumb says otherwise. With `wide` tables are shown in full on a
-    terminal too, as they always are in a pipe.
+    Each line and cell is made `visible`. Blocks without lines or rows are left out. Styles are for a terminal, unless
+    NO_COLOR or TERM=dumb is set. Tables are fitted to a terminal, unless `wide` asks for them in full.
     """
     if stream is None:
         stream = sys.stdout
-    terminal = stream.isatty()
-    colour = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
-    width = None
-    if terminal and not wide:
+    is_terminal = stream.isatty()
+    colour = is_terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    width = None  # unlimited
+    if is_terminal and not wide:
         width = shutil.get_terminal_size().columns
-    texts = ["\n".join(_lines(block, width, colour=colour)) for block in filled(blocks)]
+    texts = []
+    for block in without_empty_blocks(blocks):
+        lines = _block_lines(block, width, colour=colour)
+        texts.append("\n".join(lines))
     return "\n\n".join(texts) + "\n"
 
 
-def filled(blocks: Iterable[Block]) -> list[Block]:
-    """Those with lines or rows."""
+def without_empty_blocks(blocks: Iterable[Block]) -> list[Block]:
+    """The blocks that have lines or rows."""
     return [block for block in blocks if not _is_empty(block)]
 
 
@@ -91,53 +103,55 @@ def _is_empty(block: Block) -> bool:
 
 
 def without_empty_columns(table: Table) -> Table:
-    """The table without the columns in which no row has more than a placeholder; its first column stays."""
-    kept = [0]
-    for place in range(1, len(table.columns)):
-        if any(row[place] not in _PLACEHOLDERS for row in table.rows):
-            kept.append(place)
-    columns = [table.columns[place] for place in kept]
+    """The table without the columns in which no row has a value; the first column stays in any case."""
+    indices = [0]
+    for index in range(1, len(table.columns)):
+        if any(row[index] not in _PLACEHOLDERS for row in table.rows):
+            indices.append(index)
+    columns = [table.columns[index] for index in indices]
     rows = []
     for row in table.rows:
-        rows.append([row[place] for place in kept])
+        rows.append([row[index] for index in indices])
     return dataclasses.replace(table, columns=columns, rows=rows)
 
 
 def width_of(table: Table) -> int:
-    """How many characters the widest row of a table takes, in full."""
-    return _total(_in_full(table).widths)
+    """The number of characters that a table takes in full."""
+    return _total_width(_full_layout(table).widths)
 
 
-def _lines(block: Block, width: int | None, *, colour: bool) -> list[str]:
+def _block_lines(block: Block, width: int | None, *, colour: bool) -> list[str]:
     if isinstance(block, Table):
         return _table_lines(block, width, colour=colour)
     lines: list[str] = []
     for line in block.lines:
-        lines += wrapped(visible(line), width)
+        lines += wrap_text(visible(line), width)
     return [_styled(line, block.style, colour=colour) for line in lines]
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the cells of a table are shown. Rows are by column, each cell as it is printed."""
+    """How the cells of a table are shown."""
 
     heading: Mapping[str, str]
+    """The printed heading of each column, by its name."""
     rows: Sequence[Mapping[str, str]]
+    """The printed cells of each row, by the names of their columns."""
     widths: Mapping[str, int]
-    """Of the columns in the rows, in order: how many characters each takes."""
+    """The width in characters of each column that is shown in the rows, in order."""
     wrapped: frozenset[str] = frozenset()
-    """Columns narrower than their text."""
+    """The columns that are narrower than their text."""
     below: Sequence[str] = ()
-    """Columns on the lines under the rows, in order."""
+    """The columns on the lines under the rows, in order."""
     left_out: Sequence[str] = ()
-    """Columns that have text and are not shown."""
-    abbreviated: bool = False
+    """The columns that have text and are not shown."""
+    is_abbreviated: bool = False
     """Whether cells are shown by their shorter text."""
 
 
 def _table_lines(table: Table, width: int | None, *, colour: bool) -> list[str]:
-    """A table's title, columns and rows, and what of it is not shown in `width` characters."""
-    layout = _layout(table, width)
+    """The lines of a table in `width` characters, with a last line that says if something is not shown."""
+    layout = _choose_layout(table, width)
     lines = []
     if table.title:
         lines.append(_styled(visible(table.title), "bold", colour=colour))
@@ -147,44 +161,45 @@ def _table_lines(table: Table, width: int | None, *, colour: bool) -> list[str]:
         lines += _lines_below(layout, row, width)
     if layout.left_out:
         lines.append(f"(left out: {', '.join(layout.left_out)}; --wide shows everything)")
-    elif layout.abbreviated:
+    elif layout.is_abbreviated:
         lines.append("(shortened; --wide shows everything)")
     return lines
 
 
-def _layout(table: Table, width: int | None) -> _Layout:
-    """How a table is shown in `width` characters; whole where that is None."""
-    whole = _in_full(table)
-    if width is None or _total(whole.widths) <= width:
-        return whole
+def _choose_layout(table: Table, width: int | None) -> _Layout:
+    """The layout of a table in `width` characters; None: in full."""
+    full_layout = _full_layout(table)
+    if width is None or _total_width(full_layout.widths) <= width:
+        return full_layout
     table = without_empty_columns(table)
-    layout = _in_full(table)
-    if _total(layout.widths) > width and table.short:
-        layout = _abbreviated(table)
-    return _narrowed_layout(layout, table, width)
+    layout = _full_layout(table)
+    if _total_width(layout.widths) > width and table.short:
+        layout = _abbreviated_layout(table)
+    return _narrow_layout(layout, table, width)
 
 
-def _abbreviated(table: Table) -> _Layout:
-    """A table in full, but for cells that have a shorter text."""
+def _abbreviated_layout(table: Table) -> _Layout:
+    """The layout of a table in full, except for cells that have a shorter text."""
     rows = []
     for row in table.rows:
         rows.append([table.short.get(cell, cell) for cell in row])
-    layout = _in_full(dataclasses.replace(table, rows=rows))
-    return dataclasses.replace(layout, abbreviated=True)
+    layout = _full_layout(dataclasses.replace(table, rows=rows))
+    return dataclasses.replace(layout, is_abbreviated=True)
 
 
-def _narrowed_layout(layout: _Layout, table: Table, width: int) -> _Layout:
+def _narrow_layout(layout: _Layout, table: Table, width: int) -> _Layout:
     """A layout in `width` characters: columns wrap, then are left out, then move below the rows."""
-    natural = dict(layout.widths)
-    least = {name: _least_width(layout, name) for name in table.wrap if name in natural}
-    widths = _narrowed(natural, least, width)
+    full_widths = dict(layout.widths)
+    least_widths = {name: _least_width(layout, name) for name in table.wrap if name in full_widths}
+    widths = _shrink(full_widths, least_widths, width)
     for name in (*table.drop, *table.below):
-        if _total(widths) <= width:
+        if _total_width(widths) <= width:
             break
-        if name in natural:
-            del natural[name]
-            widths = _narrowed(natural, least, width)
-    below, left_out = [], []
+        if name in full_widths:
+            del full_widths[name]
+            widths = _shrink(full_widths, least_widths, width)
+    below = []
+    left_out = []
     for name in table.columns:
         if name in widths:
             continue
@@ -201,8 +216,8 @@ def _narrowed_layout(layout: _Layout, table: Table, width: int) -> _Layout:
     )
 
 
-def _in_full(table: Table) -> _Layout:
-    """A table with every column as wide as its text, at most `_WIDEST`."""
+def _full_layout(table: Table) -> _Layout:
+    """The layout of a table with every column as wide as its text, at most `_WIDEST`."""
     heading = {name: visible(name) for name in table.columns}
     rows = []
     for row in table.rows:
@@ -215,7 +230,7 @@ def _in_full(table: Table) -> _Layout:
 
 
 def _least_width(layout: _Layout, name: str) -> int:
-    """How narrow a column can be without a break inside a word."""
+    """The fewest characters that a column can take without a break inside a word."""
     longest = 0
     for row in (layout.heading, *layout.rows):
         for word in _words(row[name]):
@@ -223,35 +238,40 @@ def _least_width(layout: _Layout, name: str) -> int:
     return min(layout.widths[name], max(_NARROWEST, longest))
 
 
-def _narrowed(natural: Mapping[str, int], least: Mapping[str, int], width: int) -> dict[str, int]:
-    """The widths of columns where those in `least`, always the widest first, give way until `width` is enough."""
-    widths = dict(natural)
-    while _total(widths) > width:
-        able = [name for name in widths if widths[name] > least.get(name, widths[name])]
-        if not able:
+def _shrink(full_widths: Mapping[str, int], least_widths: Mapping[str, int], width: int) -> dict[str, int]:
+    """The widths of columns after shrinking them until they fit into `width`, if possible.
+
+    Only the columns in `least_widths` shrink, and not below these widths; the widest column first.
+    """
+    widths = dict(full_widths)
+    while _total_width(widths) > width:
+        shrinkable = [name for name in widths if widths[name] > least_widths.get(name, widths[name])]
+        if not shrinkable:
             break
-        widths[max(able, key=lambda name: widths[name])] -= 1
+        widest = max(shrinkable, key=lambda name: widths[name])
+        widths[widest] -= 1
     return widths
 
 
 def _row_lines(layout: _Layout, row: Mapping[str, str], table: Table, *, colour: bool) -> list[str]:
-    """A row, as many lines as the cell that wraps most."""
-    columns = [_cell_lines(layout, name, row[name], table, colour=colour) for name in layout.widths]
-    height = max(map(len, columns))
-    for texts, space in zip(columns, layout.widths.values(), strict=True):
-        texts += [" " * space] * (height - len(texts))
-    return [_GAP.join(texts).rstrip() for texts in zip(*columns, strict=True)]
+    """The lines of a row: as many as the cell that wraps most has."""
+    lines_of_cells = [_cell_lines(layout, name, row[name], table, colour=colour) for name in layout.widths]
+    height = max(map(len, lines_of_cells))
+    for lines, cell_width in zip(lines_of_cells, layout.widths.values(), strict=True):
+        missing_lines = height - len(lines)
+        lines += [" " * cell_width] * missing_lines
+    return [_GAP.join(parts).rstrip() for parts in zip(*lines_of_cells, strict=True)]
 
 
 def _cell_lines(layout: _Layout, name: str, cell: str, table: Table, *, colour: bool) -> list[str]:
-    """A cell of a column as lines that fill its width."""
-    space = layout.widths[name]
+    """The lines of a cell, padded to the width of its column."""
+    cell_width = layout.widths[name]
     texts = [cell]
     if name in layout.wrapped:
-        texts = wrapped(cell, space)
+        texts = wrap_text(cell, cell_width)
     lines = []
     for text in texts:
-        padding = " " * (space - _display_width(text))
+        padding = " " * (cell_width - _display_width(text))
         styled = _styled(text, table.styles.get(cell, ""), colour=colour)
         if name in table.right:
             lines.append(padding + styled)
@@ -261,18 +281,18 @@ def _cell_lines(layout: _Layout, name: str, cell: str, table: Table, *, colour: 
 
 
 def _lines_below(layout: _Layout, row: Mapping[str, str], width: int | None) -> list[str]:
-    """The cells of a row that stand under it, as `name: text; name: text`, wrapped between words."""
+    """The lines under a row: the cells of the columns that moved there, as `name: text; name: text`."""
     texts = []
     for name in layout.below:
         if row[name] not in _PLACEHOLDERS:
             texts.append(f"{name.lower()}: {row[name]}")
     if not texts or width is None:
         return []
-    return [_GAP + line for line in wrapped("; ".join(texts), width - len(_GAP))]
+    return [_GAP + line for line in wrap_text("; ".join(texts), width - len(_GAP))]
 
 
-def wrapped(text: str, width: int | None) -> list[str]:
-    """A text in lines of at most `width` characters. A longer word has a line of its own."""
+def wrap_text(text: str, width: int | None) -> list[str]:
+    """Break a text between words into lines of at most `width` characters. A longer word gets a line for itself."""
     if width is None or _display_width(text) <= width:
         return [text]
     lines: list[str] = []
@@ -291,13 +311,13 @@ def _words(text: str) -> list[str]:
     return re.findall(r" *(?:`[^`]*`|[^ ])+", text)
 
 
-def _total(widths: Mapping[str, int]) -> int:
-    """How many characters columns take, with the gaps between them."""
+def _total_width(widths: Mapping[str, int]) -> int:
+    """The number of characters that columns take, with the gaps between them."""
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
 
 
 def _display_width(text: str) -> int:
-    """How many columns of a terminal a text takes: two for a Chinese character, none for a combining mark."""
+    """The columns of a terminal that a text takes: two for a Chinese character, none for a combining mark."""
     if text.isascii():
         return len(text)
     return sum(map(_character_width, text))
@@ -306,12 +326,13 @@ def _display_width(text: str) -> int:
 def _character_width(character: str) -> int:
     if unicodedata.combining(character):
         return 0
-    if unicodedata.east_asian_width(character) in "WF":
+    if unicodedata.east_asian_width(character) in ("W", "F"):  # wide, full-width
         return 2
     return 1
 
 
 def _styled(text: str, style: str, *, colour: bool) -> str:
+    """A text with the escape sequences of a style, if there is a style and `colour` is allowed."""
     if not text or not style or not colour:
         return text
     return f"\x1b[{_SGR[style]}m{text}\x1b[0m"

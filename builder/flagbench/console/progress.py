@@ -1,4 +1,4 @@
-"""What a command says on stderr while it works: lines, and a bar while bytes are transferred."""
+"""Shows the progress of a command on stderr: lines, and a bar while bytes are transferred."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from flagbench.console.terminal import visible
 
 
 class Progress:
-    """Lines and bars; nothing where it is quiet."""
+    """Prints lines and bars, or nothing if it is quiet."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
 
     @property
     def show(self) -> TextIO | None:
-        """Where another command's own progress goes; None: nowhere."""
+        """The stream for the progress of another program; None if it should not be shown."""
         if self._quiet:
             return None
         return sys.stderr
 
     def note(self, text: str) -> None:
-        """A line of text."""
+        """Print a line of text."""
         if not self._quiet:
             print(visible(text), file=sys.stderr, flush=True)
 
     @contextmanager
     def bar(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A bar for a transfer of `total` bytes, or a plain line if stderr is no terminal.
+        """Show a bar for a transfer of `total` bytes, or a line if stderr is not a terminal.
 
-        Yields the function to call with the count of each block.
+        Yields a function that must be called with the number of bytes of each block that is transferred.
         """
         if self._quiet:
             yield lambda count: None
             return
-        from typer import progressbar  # it takes 0.1 s to import, and a run does not need it
+        from typer import progressbar  # takes 0.1 s to import, and most commands do not need it
 
         size = f"{total:,} bytes"
         if total >= 1e5:

@@ -1,4 +1,7 @@
-"""Standard input, output and error that work even if the caller closed them, and never end in a traceback."""
+"""Standard input, output and error that work even if the caller closed them, and that never end in a traceback.
+
+__main__.py installs them before any other module is imported.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ import sys
 import time
 
 _PATIENCE_SECONDS = 1.0
-"""Seconds until unread stderr is dropped; after that nothing waits until the reader takes some of it again."""
+"""Seconds after which unread output to stderr is dropped. Then no write waits until the reader reads again."""
 _CHUNK = 4096
-"""Bytes that a ready pipe accepts without blocking."""
+"""The bytes that a pipe that is ready accepts without blocking: PIPE_BUF on Linux."""
+_RETRY_SECONDS = 0.01
+"""The pause before another try, if stderr reports that it is ready and accepts nothing."""
 
 
 class NotPrinted(Exception):
@@ -30,73 +35,92 @@ def install() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            # Otherwise the next file or socket gets this number, the lowest that is free. Stdout is opened read-only,
-            # so that printing to it fails instead of being lost silently.
-            os.set_inheritable(os.open(os.devnull, flags), True)
+            # Open something in its place: otherwise the next file or socket would get this number, the lowest that is
+            # free. Stdout is opened read-only, so that printing to it fails instead of being lost silently.
+            opened = os.open(os.devnull, flags)
+            os.set_inheritable(opened, True)
     stdout: io.RawIOBase = _Stdout(1, "wb", closefd=False)
     stderr: io.RawIOBase = _Stderr(2, "wb", closefd=False)
-    sys.stdin = _text(io.BufferedReader(_Stdin(0, closefd=False)), sys.stdin)
-    sys.stdout = _text(io.BufferedWriter(stdout), sys.stdout, line_buffering=stdout.isatty())
-    sys.stderr = _text(io.BufferedWriter(stderr), sys.stderr, line_buffering=True)
+    sys.stdin = _text_stream(io.BufferedReader(_Stdin(0, closefd=False)), sys.stdin)
+    sys.stdout = _text_stream(io.BufferedWriter(stdout), sys.stdout, line_buffering=stdout.isatty())
+    sys.stderr = _text_stream(io.BufferedWriter(stderr), sys.stderr, line_buffering=True)
 
 
-def _text(
+def _text_stream(
     stream: io.BufferedReader | io.BufferedWriter, replaced: object, *, line_buffering: bool = False
 ) -> io.TextIOWrapper:
+    """A text stream with the encoding of the stream that it replaces."""
     encoding = getattr(replaced, "encoding", None) or "utf-8"
     return io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", line_buffering=line_buffering)
 
 
-def _ready(descriptor: int, event: int, seconds: float | None = None) -> bool:
-    """Wait until a descriptor is ready. Not by `select`, which is limited to descriptors below 1024."""
-    waiting = select.poll()
-    waiting.register(descriptor, event)
+def _wait_until_ready(descriptor: int, event: int, seconds: float | None = None) -> bool:
+    """Wait until a descriptor is ready, for at most `seconds`. Returns whether it is.
+
+    With `poll`, since `select` is limited to descriptors below 1024.
+    """
+    poll = select.poll()
+    poll.register(descriptor, event)
     if seconds is None:
-        return bool(waiting.poll())
-    return bool(waiting.poll(1000 * seconds))
+        return bool(poll.poll())
+    milliseconds = 1000 * seconds
+    return bool(poll.poll(milliseconds))
 
 
 class _Stdin(io.FileIO):
-    # Both by readinto; FileIO's own return early where there is nothing to read yet.
-    read, readall = io.RawIOBase.read, io.RawIOBase.readall  # type: ignore[assignment]
+    """Stdin that waits for its writer, even if its descriptor is non-blocking."""
+
+    # Those of RawIOBase call `readinto`. Those of FileIO do not, and return early if there is nothing to read yet.
+    read = io.RawIOBase.read  # type: ignore[assignment]
+    readall = io.RawIOBase.readall
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while (taken := super().readinto(buffer)) is None:
-            _ready(self.fileno(), select.POLLIN)
-        return taken
+        while True:
+            count = super().readinto(buffer)
+            if count is not None:
+                return count
+            _wait_until_ready(self.fileno(), select.POLLIN)
 
 
 class _Stdout(io.FileIO):
-    _lost = False
+    """Stdout that waits for its reader. Once the reader is gone or writing fails, it discards what is written."""
+
+    _is_lost = False
 
     def write(self, content: memoryview) -> int:  # type: ignore[override]
         try:
-            while not self._lost:
-                if (taken := super().write(content)) is not None:
-                    return taken
-                _ready(self.fileno(), select.POLLOUT)  # it is non-blocking and full
+            while not self._is_lost:
+                count = super().write(content)
+                if count is not None:
+                    return count
+                _wait_until_ready(self.fileno(), select.POLLOUT)  # it is non-blocking and full
         except BrokenPipeError:
-            self._lost = True
+            self._is_lost = True
         except OSError as error:
-            self._lost = True
+            self._is_lost = True
             raise NotPrinted(f"stdout cannot be written to ({error.strerror})") from None
         return len(content)
 
 
 class _Stderr(io.FileIO):
+    """Stderr that drops what is not read within _PATIENCE_SECONDS, or cannot be written."""
+
     _patience = _PATIENCE_SECONDS
 
     def write(self, content: memoryview) -> int:  # type: ignore[override]
         deadline = time.monotonic() + self._patience
         try:
             while True:
-                ready = _ready(self.fileno(), select.POLLOUT, max(0.0, deadline - time.monotonic()))
-                if ready and (taken := super().write(content[:_CHUNK])):
+                seconds_left = max(0.0, deadline - time.monotonic())
+                count: int | None = None
+                if _wait_until_ready(self.fileno(), select.POLLOUT, seconds_left):
+                    count = super().write(content[:_CHUNK])
+                if count:
                     self._patience = _PATIENCE_SECONDS
-                    return taken  # the rest is written next
+                    return count  # the caller then writes the bytes after these
                 if time.monotonic() >= deadline:
                     self._patience = 0.0
                     return len(content)
-                time.sleep(0.01)  # it reports ready and accepts nothing yet
+                time.sleep(_RETRY_SECONDS)
         except OSError:
             return len(content)

@@ -1,10 +1,10 @@
-"""Untrusted text, made safe to print on a terminal."""
+"""Makes untrusted text safe to print on a terminal."""
 
 from __future__ import annotations
 
 
 def visible(text: str) -> str:
-    """`text` as one line: what cannot be printed (an escape, a line break, a change of direction) as `\\x1b`, `\\n`.
+    """`text` as one line. Characters that cannot be printed are escaped: controls as `\\x1b`, line breaks as `\\n`.
 
     A record, a log or a name may come from anywhere; unescaped, it could clear the screen or forge a verdict.
     """
@@ -20,7 +20,7 @@ def visible(text: str) -> str:
 
 
 def brief(text: str, limit: int = 120) -> str:
-    """`text` as `visible` has it, with its middle left out if it is longer than `limit` characters."""
+    """`text` made visible, with its middle left out if it is longer than `limit` characters."""
     # Cut first: escaping megabytes would be wasted.
     if len(text) > limit:
         text = f"{text[: limit // 2]}...{text[-(limit // 2) :]}"

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flagbench.console.page import Block, filled, width_of, without_empty_columns
+from flagbench.console.page import Block, width_of, without_empty_blocks, without_empty_columns
 from flagbench.console.terminal import visible
 from flagbench.report.charts import TONES, Chart, Note
 from flagbench_core import __version__
@@ -65,7 +65,7 @@ def render_page(
         headline=headline,
         lead=lead,
         charts=[chart for chart in charts if chart is not None],
-        sections={heading: filled(blocks) for heading, blocks in sections.items()},
+        sections={heading: without_empty_blocks(blocks) for heading, blocks in sections.items()},
     )
 
 

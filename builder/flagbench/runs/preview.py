@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from flagbench.console.output import echo_json, print_note
-from flagbench.console.page import wrapped
+from flagbench.console.page import wrap_text
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.runs.launchers.describe import Described
@@ -167,7 +167,7 @@ def print_rows(rows: Mapping[str, str]) -> None:
         width = max(_LEAST_WIDTH, space_left)
     for name, value in rows.items():
         label = name
-        for line in wrapped(visible(value), width):
+        for line in wrap_text(visible(value), width):
             print(f"{label:<{widest}}{_GAP}{line}")
             label = ""
 
