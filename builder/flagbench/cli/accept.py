@@ -1,12 +1,16 @@
-"""`flagbench accept`: is this machine what it should be, and a certificate of it."""
+"""`flagbench accept`: decides whether this machine is as it should be, and writes a certificate.
+
+The work is done in flagbench/accept; this module checks the options, and prints and writes the results.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,22 +39,24 @@ from flagbench.runs.target import ViaOption
 from flagbench.system.clock import utc_now
 from flagbench_core.exit_codes import ExitCode
 
-_LEAST, _MOST = 0.5, 24 * 60
-"""Minutes."""
-_CODES = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}
-
-
+_MIN_MINUTES = 0.5
+"""The least of --minutes: starting a run takes up to 20 s."""
+_MAX_MINUTES = 24 * 60
+"""The most of --minutes."""
+_EXIT_CODES = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}
+"""The exit codes of the outcomes."""
 _OUTCOMES = (
     "PASS: every check passes, and products and memory were compared with something",
     "FAIL: a device is missing or computes wrongly, its driver is too old, or a number is below its limit with its"
     " whole interval",
     "INCONCLUSIVE: anything else. docs/accept.md has the limits",
 )
+"""What leads to each outcome, for --dry-run."""
 
 
 def command(
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="MINUTES", help=f"End after that time, from {_LEAST:g} on.")
+        float, typer.Option("--minutes", metavar="MINUTES", help=f"End after that time, from {_MIN_MINUTES:g} on.")
     ] = 10.0,
     gpus: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Devices there must be; on cpu, ranks. Default: all, or 2.")
@@ -102,53 +108,73 @@ def command(
     Exits 0 for PASS, 9 for FAIL, 11 for INCONCLUSIVE, 7 where it was interrupted, 14 where something was not stored.
     The certificate, a page and JSON, is a bundle that `flagbench bundle verify` checks; --json prints it.
     """
-    clock = AcceptanceClock(minutes + (soak or 0))
-    if not _LEAST <= minutes <= _MOST:
-        raise FlagbenchError(f"--minutes {minutes:g} is out of range", remedy=f"give {_LEAST:g} to {_MOST}")
-    price = price_here() if price is None else price_of(price, "--price")
-    stamp = utc_now().replace("-", "").replace(":", "")
-    target = out or _default_target(stamp)
-    check_new_file(target)
-    shown = target.with_name(target.name.removesuffix(".tar.gz") + ".html")
-    check_new_file(shown, "the page of --out")
+    total_minutes = minutes + (soak or 0)
+    clock = AcceptanceClock(total_minutes)
+    if not _MIN_MINUTES <= minutes <= _MAX_MINUTES:
+        raise FlagbenchError(
+            f"--minutes {minutes:g} is out of range", remedy=f"give {_MIN_MINUTES:g} to {_MAX_MINUTES}"
+        )
+    price_per_hour = _price_per_hour(price)
+    bundle = out or _default_bundle()
+    check_new_file(bundle)
+    page = bundle.with_name(bundle.name.removesuffix(".tar.gz") + ".html")
+    check_new_file(page, "the page of --out")
     if junit is not None:
-        _check_junit(junit, target, shown)
+        _check_junit(junit, bundle, page)
     catalog = load_catalog()
     records = open_usable_store(store)
     plan = plan_of(catalog, minutes, gpus, case, via, records, soak)
-    asked = {"minutes": minutes, "gpus": gpus, "case": case, "price_per_hour": price, "soak": soak}
-    _announce(plan, minutes + (soak or 0))
+    asked = {"minutes": minutes, "gpus": gpus, "case": case, "price_per_hour": price_per_hour, "soak": soak}
+    _announce(plan, total_minutes)
     if dry_run:
         _announce_outcomes()
         return
     accepted = run_plan(plan, catalog, records, clock, asked)
     certificate = certificate_of(accepted, catalog, clock.seconds)
     files = files_of(certificate, accepted.records, os.environ)
-    failure, where = None, []
+    write_failure = None
+    written: list[str] = []
     try:
-        where.append(f"certificate {target}, sha256 {write_bundle(target, files)}")
-        write_output(shown, files[PAGE])
-        where.append(f"page {shown}")
+        written.append(f"certificate {bundle}, sha256 {write_bundle(bundle, files)}")
+        write_output(page, files[PAGE])
+        written.append(f"page {page}")
         if junit is not None:
             write_output(junit, files[JUNIT])
     except FlagbenchError as error:
-        failure = error
+        write_failure = error  # reported below: the certificate that could not be written is printed first
     if as_json:
         echo_json(certificate)
-        for line in where:
+        for line in written:
             print_note(f"flagbench: accept: {line}")
     else:
-        print_page(*certificate_blocks(certificate), Lines(tuple(where)), wide=wide)
+        print_page(*certificate_blocks(certificate), Lines(tuple(written)), wide=wide)
     sys.stdout.flush()
-    if failure is not None:
-        print_error(failure.message, failure.remedy)
-    code = ExitCode.INTERRUPTED if accepted.facts["ending"] == "interrupted" else _CODES[certificate["outcome"]]
-    if code is ExitCode.OK and (failure is not None or not accepted.stored):
-        code = ExitCode.NOT_STORED
-    raise typer.Exit(int(code))
+    if write_failure is not None:
+        print_error(write_failure.message, write_failure.remedy)
+    all_stored = accepted.stored and write_failure is None
+    raise typer.Exit(int(_exit_code(certificate, all_stored=all_stored)))
 
 
-def _default_target(stamp: str) -> Path:
+def _price_per_hour(price: float | None) -> float | None:
+    """The price of this machine: that of --price, or else that of the environment."""
+    if price is None:
+        return price_here()
+    return price_of(price, "--price")
+
+
+def _exit_code(certificate: Mapping[str, Any], *, all_stored: bool) -> ExitCode:
+    """The exit code of a certificate. A machine that passes ends with another one if something was not stored."""
+    if certificate["facts"]["ending"] == "interrupted":
+        return ExitCode.INTERRUPTED
+    code = _EXIT_CODES[certificate["outcome"]]
+    if code is ExitCode.OK and not all_stored:
+        return ExitCode.NOT_STORED
+    return code
+
+
+def _default_bundle() -> Path:
+    """`accept-HOST-TIME.tar.gz` in this folder. Raises FlagbenchError (usage) if the host's name cannot be used."""
+    stamp = utc_now().replace("-", "").replace(":", "")
     host = os.uname().nodename
     if "/" in host:
         raise FlagbenchError(
@@ -157,16 +183,16 @@ def _default_target(stamp: str) -> Path:
     return Path(f"accept-{host}-{stamp}.tar.gz")
 
 
-def _check_junit(junit: Path, target: Path, shown: Path) -> None:
-    """Raise FlagbenchError (usage) where `--junit` cannot be written, or is another file of the certificate."""
+def _check_junit(junit: Path, bundle: Path, page: Path) -> None:
+    """Raise FlagbenchError (usage) if `--junit` cannot be written, or is another file of the certificate."""
     check_output(junit, "--junit")
-    for other in (target, shown):
-        if os.path.realpath(junit) == os.path.realpath(other):
-            raise FlagbenchError(f"--junit is {str(other)!r}, which is the certificate", remedy="name another file")
+    for file in (bundle, page):
+        if os.path.realpath(junit) == os.path.realpath(file):
+            raise FlagbenchError(f"--junit is {str(file)!r}, which is the certificate", remedy="name another file")
 
 
 def _announce(plan: AcceptancePlan, minutes: float) -> None:
-    """On stderr: what will run."""
+    """Print on stderr what will run."""
     print_note(f"flagbench: accept: {plan.gpus} x {plan.stack.name}, at most {minutes:g} min")
     for part in plan.parts:
         print_note(f"  {part.target.name}, {part.target.via}, about {part.seconds:.0f} s: {part.why}")
@@ -175,7 +201,7 @@ def _announce(plan: AcceptancePlan, minutes: float) -> None:
 
 
 def _announce_outcomes() -> None:
-    """On stderr: what bounds each outcome."""
+    """Print on stderr what leads to each outcome."""
     for outcome in _OUTCOMES:
         for line in textwrap.wrap(outcome, 100, initial_indent="  ", subsequent_indent="    "):
             print_note(line)

@@ -1,4 +1,8 @@
-"""The command line's commands; each is imported only to run it, to print its help or to complete it."""
+"""The commands of the command line, as a Typer application.
+
+The module of a command is imported only to run it, to print its help or to complete its arguments: importing all of
+them would take longer than most commands.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +53,18 @@ GROUPS = {
 COMMANDS: dict[str, str] = {}
 for _commands in GROUPS.values():
     COMMANDS.update(_commands)
+"""The commands of all groups."""
 HIDDEN = {"manifests"}
-_WHOLE = 1000
-"""More characters than a sentence has."""
+"""Commands that --help does not list: only those who work on flagbench need them."""
+_MAX_HELP_LENGTH = 1000
+"""More characters than a sentence has, so that Typer does not shorten it."""
 
 
 def load(name: str) -> Any:
-    """The click command of that name: what `flagbench.cli.NAME` has as `command` or, for a group, as `app`."""
+    """Import the module of a command, and make the click command.
+
+    The module has a function `command`, or, for a command of commands such as `results`, a Typer application `app`.
+    """
     module = import_module(f"flagbench.cli.{name}")
     group = getattr(module, "app", None)
     if group is None:
@@ -73,33 +82,33 @@ def load(name: str) -> Any:
     return command
 
 
-class _Parsing:
-    """How every command parses what was typed."""
+class _NamesCommandInErrors:
+    """A mix-in of commands: usage errors know the command that was typed, since their remedy is its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """The parameters. An error knows the command that was typed, whose help it names."""
+        """Parse the arguments of the command."""
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc]
         except usage_errors.click_exception() as error:
-            # Of an option without its value, the parser does not say whose it is.
+            # The parser does not set it if an option lacks its value.
             error.ctx = getattr(error, "ctx", None) or ctx
             raise
 
 
-class Command(_Parsing, TyperCommand):
-    """A command whose --help has its options in groups, those that name none first."""
+class Command(_NamesCommandInErrors, TyperCommand):
+    """A command whose --help shows its options in their groups; first the options without a group."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments and options in --help."""
+        """Write the arguments and options for --help."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         parameters: Any = self.get_params(ctx)
         for parameter in parameters:
             line = parameter.get_help_record(ctx)
             if line is None:
                 continue
-            title = getattr(parameter, "rich_help_panel", None)
-            if not title:
-                title = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            title = getattr(parameter, "rich_help_panel", None) or "Options"
+            if title == "Options" and parameter.param_type_name == "argument":
+                title = "Arguments"
             sections.setdefault(title, []).append(line)
         for title, lines in sections.items():
             if lines:
@@ -107,48 +116,50 @@ class Command(_Parsing, TyperCommand):
                     formatter.write_dl(lines)
 
 
-class Group(_Parsing, TyperGroup):
-    """A command of commands, whose --help has the first sentence of each, whole."""
+class Group(_NamesCommandInErrors, TyperGroup):
+    """A command of commands, such as `results`. Its --help shows the first sentence of each command in full."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list in --help."""
+        """Write the list of commands for --help."""
+        lines = []
+        for name, command in self.commands.items():
+            lines.append((name, command.get_short_help_str(_MAX_HELP_LENGTH)))
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, command.get_short_help_str(_WHOLE)) for name, command in self.commands.items()]
-            )
+            formatter.write_dl(lines)
 
 
-class Commands(_Parsing, TyperGroup):
-    """The group of all commands."""
+class Commands(_NamesCommandInErrors, TyperGroup):
+    """The group of all commands, `flagbench` itself."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        # For an unknown command Typer suggests one of these.
+        # Only the names, from which Typer suggests one for an unknown command. `get_command` imports the commands.
         self.commands: Any = dict.fromkeys(COMMANDS)
-        self._completing = False
+        self._is_completing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, imported now unless only its name is completed; None for an unknown one."""
-        if self._completing and cmd_name in COMMANDS:
+        """The command with a name; None for an unknown one. It is imported, unless only its name is completed."""
+        if self._is_completing and cmd_name in COMMANDS:
             return TyperCommand(cmd_name, help=COMMANDS[cmd_name], hidden=cmd_name in HIDDEN)
         if cmd_name not in COMMANDS:
             return None
         return load(cmd_name)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """The names of commands."""
-        self._completing = True
+        """Complete the name of a command."""
+        self._is_completing = True
         return super().shell_complete(ctx, incomplete)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names, in the order of the table."""
+        """The names of all commands, in the order of GROUPS."""
         return list(COMMANDS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list in --help."""
+        """Write the list of commands for --help."""
         for title, commands in GROUPS.items():
+            lines = [(name, text) for name, text in commands.items() if name not in HIDDEN]
             with formatter.section(title):
-                formatter.write_dl([(name, text) for name, text in commands.items() if name not in HIDDEN])
+                formatter.write_dl(lines)
 
 
 app = typer.Typer(
@@ -162,6 +173,7 @@ app = typer.Typer(
 
 
 def _print_version(version: bool) -> None:
+    """Print the version and exit, if --version was given."""
     if version:
         print(f"flagbench {__version__}")
         raise typer.Exit()

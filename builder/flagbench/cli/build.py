@@ -1,4 +1,4 @@
-"""`flagbench build`: make the images of cases and stacks."""
+"""`flagbench build`: builds the images of cases and stacks. A stack is the software for a family of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`flagbench bundle`: the bundle of a reproduction, checked and computed again."""
+"""`flagbench bundle`: checks the bundle of a reproduction or an acceptance, and computes its result again.
+
+A bundle is a .tar.gz with records, and with the verdict or certificate that follows from them.
+"""
 
 from __future__ import annotations
 
@@ -59,21 +62,35 @@ def verify(
             subject = "verdict"
             contents = read_contents(files)
             checked = check_bundle(contents, catalog)
-            claim, verdict = contents.claim["id"], checked.result.to_dict()
-            about = {"claim": claim, "verdict": verdict, "stated_by": contents.stated_by}
+            about = {
+                "claim": contents.claim["id"],
+                "verdict": checked.result.to_dict(),
+                "stated_by": contents.stated_by,
+            }
             blocks = verdict_blocks(checked.records, checked.result, wide=wide)
-    problems, sha256 = checked.problems, sha256_of(bundle)
+    problems = checked.problems
+    sha256 = sha256_of(bundle)
     if json:
-        what = {"schema": "bundle-verification/v1", "bundle": str(bundle), "ok": not problems, "sha256": sha256}
-        echo_json({**what, **about, "files": count, "notes": checked.notes, "problems": problems})
+        document = {
+            "schema": "bundle-verification/v1",
+            "bundle": str(bundle),
+            "ok": not problems,
+            "sha256": sha256,
+            **about,
+            "files": count,
+            "notes": checked.notes,
+            "problems": problems,
+        }
+        echo_json(document)
     else:
         if problems:
-            first = Lines((f"INVALID: the {subject} does not follow from the records in this bundle",), "bold red")
+            text = f"INVALID: the {subject} does not follow from the records in this bundle"
+            heading = Lines((text,), "bold red")
         else:
             text = f"VALID: all files match their checksums, and the {subject} follows from the records"
-            first = Lines((text,), "bold green")
-        notes = (f"note: {note}" for note in checked.notes)
-        print_page(first, *blocks, Lines((f"sha256 of the bundle {sha256}", *notes)), wide=wide)
+            heading = Lines((text,), "bold green")
+        notes = [f"note: {note}" for note in checked.notes]
+        print_page(heading, *blocks, Lines((f"sha256 of the bundle {sha256}", *notes)), wide=wide)
     if problems:
         raise FlagbenchError(
             f"the bundle {brief(str(bundle))} is not valid: {'; '.join(problems)}",

@@ -1,4 +1,4 @@
-"""`flagbench compare`: two records side by side, and their losses."""
+"""`flagbench compare`: shows how two records and their losses differ."""
 
 from __future__ import annotations
 

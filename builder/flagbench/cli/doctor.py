@@ -1,4 +1,4 @@
-"""`flagbench doctor`: what this machine has and lacks."""
+"""`flagbench doctor`: shows what this machine has and lacks."""
 
 from __future__ import annotations
 

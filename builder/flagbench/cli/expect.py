@@ -1,4 +1,4 @@
-"""`flagbench expect`: what has been published of a case or model for a device."""
+"""`flagbench expect`: shows what has been published about a case or model on a device."""
 
 from __future__ import annotations
 

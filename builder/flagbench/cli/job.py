@@ -1,4 +1,4 @@
-"""`flagbench job`: a case as a job for a cluster, printed or submitted."""
+"""`flagbench job`: prints or submits a job that runs a case in a cluster."""
 
 from __future__ import annotations
 

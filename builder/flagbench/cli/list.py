@@ -1,4 +1,7 @@
-"""`flagbench list`: the available cases, stacks, devices and claims."""
+"""`flagbench list`: shows the available cases, stacks, devices and claims.
+
+A case is a workload, a stack the software for a family of devices, a claim a published row that a case runs.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +46,12 @@ def command(
     Rows of this machine's device are marked; if there are none, stderr says so.
     """
     catalog = load_catalog()
-    kinds = list(_COLUMNS) if what is None else [what]
-    machine = this_machine() if "claims" in kinds else None
+    kinds = list(_COLUMNS)
+    if what is not None:
+        kinds = [what]
     claims_of_machine: Collection[str] = ()
-    if machine is not None:
+    if "claims" in kinds:
+        machine = this_machine()
         claims_of_machine = {claim.id for claim in find_claims(machine, catalog)}
         if what == "claims" or machine.devices:
             typer.echo(f"flagbench: {describe_machine(machine, catalog)}", err=True)
@@ -60,20 +65,24 @@ def command(
         return
     tables = []
     for kind in kinds:
-        title = kind if what is None else ""
+        title = ""
+        if what is None:
+            title = kind
         tables.append(_table(kind, title, catalog, claims_of_machine))
     print_page(*tables, wide=wide)
 
 
 def _table(kind: str, title: str, catalog: Catalog, claims_of_machine: Collection[str]) -> Table:
-    """The table of a kind. Where this machine has claims, those are marked."""
+    """The table of a kind. If there are claims of this machine's devices, they are marked."""
     columns = _COLUMNS[kind]
     rows = [_row(entry, catalog) for entry in getattr(catalog, kind).values()]
     if kind == "claims" and claims_of_machine:
         # Not at the end, where a narrow terminal drops columns first.
         columns = (columns[0], "THIS MACHINE", *columns[1:])
         for number, row in enumerate(rows):
-            mark = "yes" if row[0] in claims_of_machine else ""
+            mark = ""
+            if row[0] in claims_of_machine:
+                mark = "yes"
             rows[number] = (row[0], mark, *row[1:])
     return Table(columns, rows, wrap=_WRAP[kind], drop=_DROP[kind], title=title)
 
@@ -84,37 +93,39 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "devices": ("DEVICE", "NAME", "MEMORY", "BF16", "FP8", "STACKS"),
     "claims": ("CLAIM", "TITLE", "STACK", "PUBLISHED"),
 }
+"""The columns of the table of each kind, in the order of `_row`."""
 _WRAP: dict[str, tuple[str, ...]] = {
     "cases": ("TITLE",),
     "stacks": ("ALIASES", "RUNS"),
     "devices": ("NAME", "STACKS"),
     "claims": ("TITLE", "PUBLISHED"),
 }
+"""The columns that wrap on a narrow terminal."""
 _DROP: dict[str, tuple[str, ...]] = {
     "cases": ("FLOPS", "PRECISIONS", "GATE", "TITLE"),
     "stacks": ("BASE IMAGE", "RUNS", "ALIASES"),
     "devices": ("FP8", "STACKS", "BF16", "MEMORY", "NAME"),
     "claims": ("STACK", "TITLE", "PUBLISHED", "THIS MACHINE"),
 }
-"""The columns that a narrow terminal loses, the first one first."""
+"""The columns that are left out on a narrow terminal, the first one first."""
 
 
 def _row(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog) -> tuple[str, ...]:
+    """The row of an entry, with the columns of its kind in _COLUMNS."""
     if isinstance(entry, Case):
-        texts = entry.name, entry.title, ", ".join(entry.precisions)
-        return *texts, entry.gate, entry.formula or "none"
+        return entry.name, entry.title, ", ".join(entry.precisions), entry.gate, entry.formula or "none"
     if isinstance(entry, Stack):
         aliases = ", ".join(alias for alias in entry.aliases if alias != entry.name)
         return entry.name, aliases, _cases_text(entry, catalog), _base_text(entry)
     if isinstance(entry, DeviceModel):
-        peaks = [_peak_text(entry, precision) for precision in ("bf16", "fp8")]
+        memory = f"{entry.memory_gib:g} GiB"
         stacks = ", ".join(stack.name for stack in catalog.stacks.values() if entry in stack.accelerators)
-        return entry.id, entry.name, f"{entry.memory_gib:g} GiB", *peaks, stacks
+        return entry.id, entry.name, memory, _peak_text(entry, "bf16"), _peak_text(entry, "fp8"), stacks
     return entry.id, entry.title, entry.stack or "none", _gate_value(entry, catalog.cases[entry.case])
 
 
 def _peak_text(device: DeviceModel, precision: str) -> str:
-    """The peak of a device in a precision; empty where it is not known."""
+    """The peak of a device in a precision, TFLOP/s; empty if it is not known."""
     if precision not in device.flops:
         return ""
     return f"{device.flops[precision] / 1e12:g} TFLOP/s"
@@ -128,14 +139,17 @@ def _cases_text(stack: Stack, catalog: Catalog) -> str:
 
 
 def _base_text(stack: Stack) -> str:
-    """The base of a stack's images, or how it runs without a public one."""
+    """The base image of a stack, or how it runs without a public one."""
     if stack.base is None:
         return "no image: runs natively"
     return stack.base.image or "not public: build with --base"
 
 
 def _gate_value(claim: Claim, case: Case) -> str:
-    """The published value of the case's gate, digit for digit, its number first; else what there is instead."""
+    """The published value of the case's gate, its deciding metric, with all published digits.
+
+    If the row does not publish it, the names of the metrics that it publishes.
+    """
     gate = claim.metric(case.held_to(claim.metrics).gate)
     if gate is not None:
         return f"{gate.value} {gate.unit}, {gate.name}"
@@ -145,6 +159,7 @@ def _gate_value(claim: Claim, case: Case) -> str:
 def _as_json(
     entry: Case | Stack | DeviceModel | Claim, catalog: Catalog, claims_of_machine: Collection[str]
 ) -> dict[str, Any]:
+    """An entry as --json prints it; see the docstring of the command."""
     if isinstance(entry, Case):
         keys = ("name", "title", "task", "unit", "gate", "precisions", "default_precision")
         return {**{key: msgspec.to_builtins(getattr(entry, key)) for key in keys}, "flops": entry.formula}

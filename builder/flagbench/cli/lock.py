@@ -1,4 +1,7 @@
-"""`flagbench lock`: resolve the packages and the base of a stack's image, and write them to its lock."""
+"""`flagbench lock`: resolves the packages and the base image of a stack, and writes them to the stack's lock file.
+
+A stack is the software for a family of devices. What cannot be looked up is written as unresolved.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ from flagbench.manifests.stack import Stack
 from flagbench_core.exit_codes import ExitCode
 
 _URL = re.compile(r'https?://[^\s"\\]+')
-_progress = partial(typer.echo, err=True)
-"""Prints a line on stderr: stdout is for what the command found."""
+_print_progress = partial(typer.echo, err=True)
+"""Prints a line on stderr: stdout is for the results."""
 
 
 def command(
@@ -98,12 +101,13 @@ def command(
     unresolved: list[str] = []
     for stack in chosen:
         if check:
-            lock, changed = read_lock(stack, images), False
+            lock = read_lock(stack, images)
+            changed = False
             require_platform(stack, lock)
         else:
-            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, digests=digests)
+            lock, changed = update_lock(stack, images, _print_progress, upgrade=upgrade, digests=digests)
         documents.append(_as_json(lock, images, changed))
-        if _is_open(lock):
+        if _has_unresolved(lock):
             unresolved.append(lock.stack)
         if not as_json:
             _print_lock(lock, images, _describe_state(checked=check, changed=changed))
@@ -119,7 +123,7 @@ def command(
 
 
 def _parse_digest(text: str, option: str) -> GivenDigest:
-    """`DIGEST[=URL]`. Raises FlagbenchError (usage)."""
+    """Parse `DIGEST[=URL]`, the value of an option. Raises FlagbenchError (usage)."""
     digest, _, source = text.partition("=")
     if not SHA256.fullmatch(digest):
         raise FlagbenchError(
@@ -134,24 +138,27 @@ def _parse_digest(text: str, option: str) -> GivenDigest:
 
 
 def _parse_wheel(text: str) -> GivenWheel:
-    """`WHEEL=DIGEST[=URL]`. Raises FlagbenchError (usage)."""
-    url, separator, rest = text.partition("=sha256:")
+    """Parse `WHEEL=DIGEST[=URL]`, where WHEEL is an address. Raises FlagbenchError (usage)."""
+    url, separator, digits_and_source = text.partition("=sha256:")
     if not separator or not _URL.fullmatch(url):
         raise FlagbenchError(
             f"--wheel-digest: {text!r} is not a wheel with its digest",
             remedy="write https://.../NAME.whl=sha256:..., and after another = who states it",
         )
-    return GivenWheel(url, _parse_digest(f"sha256:{rest}", "--wheel-digest"))
+    return GivenWheel(url, _parse_digest(f"sha256:{digits_and_source}", "--wheel-digest"))
 
 
-def _is_open(lock: Lock) -> bool:
-    """Whether something that can be locked is not. A base that is not public never can."""
-    base_is_open = lock.base_image is not None and lock.base_digest is None
-    return bool(lock.unresolved) or base_is_open
+def _has_unresolved(lock: Lock) -> bool:
+    """Whether something that can be locked is not locked. A base that is not public cannot be locked."""
+    base_is_unresolved = lock.base_image is not None and lock.base_digest is None
+    return bool(lock.unresolved) or base_is_unresolved
 
 
 def _choose_stacks(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
-    """The named stacks, or all of them, each once. Raises FlagbenchError (usage) for none or an unknown one."""
+    """The stacks that are named, each once, or all that have a public base.
+
+    Raises FlagbenchError (usage) for an unknown stack, and if no stack is named.
+    """
     remedy = "name stacks (`flagbench list stacks` shows them) or give --all"
     if every and names:
         raise FlagbenchError("stacks are named, and --all is given too", remedy=remedy)
@@ -189,6 +196,7 @@ def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:
 
 
 def _describe_state(*, checked: bool, changed: bool) -> str:
+    """What was done with a lock."""
     if checked:
         return "fits its manifest"
     if changed:

@@ -1,4 +1,7 @@
-"""The one place where a failure becomes text on stderr and an exit code."""
+"""Runs the command line: the one place where a failure becomes text on stderr and an exit code.
+
+__main__.py calls it; app.py has the commands.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ from flagbench.system.signals import raising_interrupt
 from flagbench_core import process_limits
 from flagbench_core.exit_codes import ExitCode
 
-# What newer releases of Typer return for an interrupt; older ones raise Abort.
 _TYPER_INTERRUPTED = 130
+"""What newer releases of Typer return for an interrupt; older ones raise Abort."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -54,8 +57,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
+    """Run the command, or set up completion. Returns the exit code; the errors of commands pass through."""
     if arguments and arguments[0].partition("=")[0] in ("--install-completion", "--show-completion"):
-        from flagbench.cli import shells  # no command needs it
+        from flagbench.cli import shells  # commands do not need it
 
         shells.set_up(arguments)
         return int(ExitCode.OK)
@@ -67,10 +71,17 @@ def _invoke(arguments: Sequence[str]) -> int:
         # Completion's way to end, and Typer's answer to a broken pipe that is not stdout.
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None
-        return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
+        return _code_of(stop.code)
     if result == _TYPER_INTERRUPTED:
         raise KeyboardInterrupt
-    return int(result) if isinstance(result, int) else int(ExitCode.OK)
+    return _code_of(result)
+
+
+def _code_of(result: object) -> int:
+    """The exit code that a command returned. Commands without one return None, or what their function returned."""
+    if isinstance(result, int):
+        return result
+    return int(ExitCode.OK)
 
 
 def report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

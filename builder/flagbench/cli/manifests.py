@@ -1,4 +1,4 @@
-"""`flagbench manifests`: what is generated from the manifests of a checkout, for those who change them."""
+"""`flagbench manifests`: generates the image side's copies of the manifests, for those who change manifests."""
 
 from __future__ import annotations
 

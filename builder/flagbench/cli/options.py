@@ -1,4 +1,4 @@
-"""Options that several commands take."""
+"""The options that several commands have, as types of their parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`flagbench plan`: the layouts of a split model and whether they fit into memory, before a device is used."""
+"""`flagbench plan`: shows the layouts of a split model, and whether they fit into memory. It uses no device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`flagbench prepare`: make the folders that a case's runs read out of what was downloaded."""
+"""`flagbench prepare`: converts downloaded data and weights into the folders that the runs of a case read."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def command(
     if via == "native" and image is not None:
         raise FlagbenchError("--image needs a container, which --via native does not use", remedy="use --via docker")
     request = PrepareRequest(case, stack, options)
-    contained = via == "docker" or image is not None
-    if contained:
+    in_container = via == "docker" or image is not None
+    if in_container:
         printed, code = prepare_in_container(request, image, progress=Progress())
     else:
         printed, code = prepare_native(request)
@@ -65,12 +65,14 @@ def command(
 
 
 def _case_and_stack(image: str, catalog: Catalog) -> tuple[Case, Stack]:
-    """`CASE:STACK`, or a case alone, which any stack that runs it can prepare: cpu first."""
+    """The case and stack of `CASE:STACK`. For a case alone, a stack that runs it: cpu if possible, else the first."""
     name, stack = case_and_stack(image)
     if stack or image.endswith(":"):
         return resolve_image(image, catalog)
     case = catalog_get(catalog.cases, name, kind="case")
-    able = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
-    if not able:
+    stacks = {stack.name: stack for stack in catalog.stacks.values() if case.name in stack.runs}
+    if not stacks:
         raise FlagbenchError(f"no stack runs {case.name}", remedy="name one: CASE:STACK")
-    return case, min(able, key=lambda stack: (stack.name != "cpu", stack.name))
+    if "cpu" in stacks:
+        return case, stacks["cpu"]
+    return case, stacks[min(stacks)]

@@ -1,4 +1,4 @@
-"""`flagbench pull`: an image from a bucket into the engine."""
+"""`flagbench pull`: brings an image from a bucket into the container engine."""
 
 from __future__ import annotations
 
@@ -46,5 +46,7 @@ def command(
     elif quiet:
         print(pulled.image.id)
     else:
-        state = "pulled" if pulled.loaded else "up to date"
+        state = "up to date"
+        if pulled.loaded:
+            state = "pulled"
         print(f"{bucket_image.local_name}  {state}  {pulled.image.id}\n  manifest: {pulled.manifest}")

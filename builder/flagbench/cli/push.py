@@ -1,4 +1,4 @@
-"""`flagbench push`: an image into a registry or a bucket."""
+"""`flagbench push`: pushes an image to a registry or a bucket."""
 
 from __future__ import annotations
 
@@ -61,10 +61,13 @@ def command(
     """
     case, stack = resolve_image(image, load_catalog(claims=False))
     repository = f"{REPOSITORY}/{case.name}"
-    bucket = ImageBucket(parse_image_bucket(to), repository, public=public) if is_in_bucket(to) else None
-    if bucket is None:
+    bucket = None
+    if is_in_bucket(to):
+        bucket = ImageBucket(parse_image_bucket(to), repository, public=public)
+    else:
         require_registry(to, repository, public=public)
-    aliases = tuple(image_of(case.name, name) for name in dict.fromkeys((stack.name, *stack.aliases)))
+    stack_names = dict.fromkeys((stack.name, *stack.aliases))  # each once
+    aliases = tuple(image_of(case.name, name) for name in stack_names)
     progress = Progress(quiet=json)
     with closing(open_engine()) as engine:
         source = find_local_image(image_of(case.name, stack.name, TAG_VERSION), aliases, engine)

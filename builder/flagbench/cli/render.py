@@ -1,4 +1,4 @@
-"""`flagbench render`: the Dockerfiles of images, to read, to build by hand, or to commit."""
+"""`flagbench render`: prints or writes the Dockerfiles of images, to read, to build by hand, or to commit."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ def command(
 
 
 def _show(images: dict[str, BuildDirectory], out: Path | None, as_json: bool) -> None:
+    """Print the Dockerfiles, or write the build directories to `out`. `images`: by their folders."""
     if out is not None:
         write_tree(images, out)
     if as_json:
@@ -92,6 +93,7 @@ def _as_json(rendered: BuildDirectory, folder: str, out: Path | None) -> dict[st
 
 
 def _compare(renderer: ImageRenderer, as_json: bool) -> None:
+    """Compare the committed Dockerfiles with what is rendered now. Raises FlagbenchError if one differs."""
     differences = renderer.find_differences()
     if as_json:
         echo_json({"differs": [{"path": path, "diff": diff} for path, diff in differences.items()]})
@@ -105,6 +107,7 @@ def _compare(renderer: ImageRenderer, as_json: bool) -> None:
 
 
 def _refresh(renderer: ImageRenderer, as_json: bool) -> None:
+    """Write the committed Dockerfiles that have changed, and print their names."""
     changed = renderer.refresh()
     if as_json:
         echo_json({"changed": changed})

@@ -1,4 +1,4 @@
-"""`flagbench report`: pages to look at, of a store or of one record."""
+"""`flagbench report`: makes HTML pages of a store, or of one record or series."""
 
 from __future__ import annotations
 
@@ -52,14 +52,15 @@ def command(
             raise FlagbenchError("--open shows pages in a folder", remedy="give --out a folder, or leave --open out")
         with request_errors():
             bucket = Bucket(parse_address(out))
-    name, folder = "", expanded(out)
+    folder = expanded(out)
+    name = ""
     for name, text in _pages(record, store):
         if bucket is not None:
             with request_errors():
                 bucket.put(name, text.encode("utf-8"), kind="text/html; charset=utf-8")
         else:
             write_output(folder / name, text.encode())
-    address = str(folder / name)
+    address = str(folder / name)  # of the last page, which is the one to look at first
     if bucket is not None:
         address = bucket.location(name)
     print(address)
@@ -68,7 +69,7 @@ def command(
 
 
 def _pages(record: str | None, store_url: str | None) -> Iterator[tuple[str, str]]:
-    """The pages with the names of their files; the first to look at comes last."""
+    """The pages, each as the name of its file and its text. The last one is the one to look at first."""
     if record is None:
         yield from store_pages(open_store(store_url))
         return
@@ -76,9 +77,11 @@ def _pages(record: str | None, store_url: str | None) -> Iterator[tuple[str, str
     records = runs.to_verify()
     if not records:
         raise FlagbenchError("; ".join(runs.problems), remedy="name a record of the series", code=ExitCode.DATA)
-    kind, title = "record", records[0].record_id
+    kind = "record"
+    title = records[0].record_id
     series = None
     if runs.series:
         series = runs.series[0]
-        kind, title = "series", series.document.series_id
+        kind = "series"
+        title = series.document.series_id
     yield file_name(kind, title), run_page(records, load_catalog(), title, series=series)

@@ -1,4 +1,7 @@
-"""`flagbench reproduce`: run what a published row says until the verdict is decided, and bundle the evidence."""
+"""`flagbench reproduce`: runs what a published row says until the verdict is decided, and bundles the evidence.
+
+The work is done in flagbench/runs/reproduce; this module checks the options and connects the steps.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from flagbench.runs.reproduce.budget import LimitOptions
 from flagbench.runs.reproduce.bundle_files import bundle_files
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.nearest import find_claim
-from flagbench.runs.reproduce.plan import PlanOptions, ReproductionPlan, plan_of
+from flagbench.runs.reproduce.plan import PlanOptions, plan_of
 from flagbench.runs.reproduce.preflight import check_machine, describe_layout, look_at_image, wrong_machine_error
 from flagbench.runs.reproduce.repeat import Reproduction, run_all
 from flagbench.runs.series import SeriesOptions, plan_sides
@@ -95,11 +98,18 @@ def command(
     name = plan.name or secrets.token_hex(8)
     bundle = out or Path(f"{claim.id.replace('/', '-')}-{name}.tar.gz")
     check_new_file(bundle)
-    only_docker = [word.partition("=")[0] for word in words(container)]
-    target = target_of(plan.request, choose_via(via, plan.request.stack, only_docker), container)
+    docker_options = [word.partition("=")[0] for word in words(container)]
+    chosen_via = choose_via(via, plan.request.stack, docker_options)
+    target = target_of(plan.request, chosen_via, container)
     records = open_usable_store(store)
     in_container = target.via == "docker"
-    described, findings = _describe(plan, container=in_container)
+    findings: list[Diagnosis] = []
+    described: Described | None = None
+    layout = describe_layout(plan, container=in_container)
+    if isinstance(layout, Described):
+        described = layout
+    else:  # the finding that says why these devices cannot have the layout
+        findings.append(layout)
     facts = look_at_machine(plan.request.options.gpus)
     findings += check_machine(plan, catalog, facts, store, container=in_container)
     if dry_run:
@@ -119,20 +129,23 @@ def command(
         return
     if preview.needs_confirmation(plan.request, yes=yes):
         preview.confirm(expected)
-    target.launcher.command(target.request)  # for its errors: what it needs is not installed
+    target.launcher.command(target.request)  # raises an error if something that the launcher needs is not installed
     series = SeriesOptions(repeat=limits.looks[-1], name=name)
-    digest = None if described is None else described.digest
+    digest = None
+    if described is not None:
+        digest = described.digest
     (side,) = plan_sides(series, [target], records, line, [digest])
     with logged() as log:
         outcome = run_all(side, reproduction, records)
     if outcome.series is None or outcome.result is None:
         raise typer.Exit(outcome.code or int(ExitCode.INTERRUPTED))
-    failure = sha256 = None
+    failure: FlagbenchError | None = None
+    sha256: str | None = None
     try:
         with bundle_files(reproduction, outcome, records, catalog, log.text) as files:
             sha256 = write_bundle(bundle, files)
     except FlagbenchError as error:
-        failure = error
+        failure = error  # reported below: the verdict is printed first
     page.show(reproduction, outcome, bundle, sha256, wide=wide, as_json=as_json)
     sys.stdout.flush()
     code = outcome.code
@@ -142,16 +155,8 @@ def command(
     raise typer.Exit(code or int(outcome.result.verdict.exit_code))
 
 
-def _describe(plan: ReproductionPlan, *, container: bool) -> tuple[Described | None, list[Diagnosis]]:
-    """The configuration of the runs, or None and the finding that says why there is none."""
-    layout = describe_layout(plan, container=container)
-    if isinstance(layout, Described):
-        return layout, []
-    return None, [layout]
-
-
 def _command_line(claim_id: str, stack: str | None, options: PlanOptions, limits: LimitOptions) -> list[str]:
-    """The words that give this reproduction again."""
+    """The words of a command line that repeats this reproduction."""
     line = ["reproduce", claim_id]
     if stack is not None:
         line.append(f"--on={stack}")

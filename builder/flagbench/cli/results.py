@@ -1,4 +1,7 @@
-"""`flagbench results`: the records in a store, listed, shown, exported and removed."""
+"""`flagbench results`: lists, shows, exports and removes the records in a store, and stores those that wait.
+
+A record is the JSON of one run. A series is several runs of one configuration.
+"""
 
 from __future__ import annotations
 
@@ -65,13 +68,16 @@ def list_records(
     metrics is empty.
     """
     place = open_store(store)
-    # A listing saves the index when it ends or is closed: before the verdicts are remembered, not after.
+    # The listing saves its index of the store when it is closed: before the verdicts are saved there, too.
     with closing(select(place, case=case, stack=stack, state=state, since=since)) as matching:
+        # One more than are shown, to know whether there are more; islice accepts no number above sys.maxsize.
         listed = [*islice(matching, min(limit, sys.maxsize - 1) + 1)]
     entries = with_verdicts(place, listed[:limit])
     if len(listed) > limit:
-        count = "" if state or since else f" of {place.count(case, *names(case, stack)[1]):,}"
-        print_note(f"flagbench: the newest {limit:,}{count} records; --limit N shows more")
+        total = ""
+        if not state and not since:  # otherwise all records would have to be read to count them
+            total = f" of {place.count(case, *names(case, stack)[1]):,}"
+        print_note(f"flagbench: the newest {limit:,}{total} records; --limit N shows more")
     if json:
         echo_json({"store": place.url, "records": [as_json(entry) for entry in entries]})
         return
@@ -113,7 +119,10 @@ def export_records(
     place = open_store(store)
     entries = list(select(place, case=case, stack=stack, state=state, since=since))
     if format == "jsonl":
-        text = "".join([*record_lines(place, entries), *(series_lines(place, entries) if series else ())])
+        lines = [*record_lines(place, entries)]
+        if series:
+            lines += series_lines(place, entries)
+        text = "".join(lines)
     else:
         text = summary_rows(with_verdicts(place, entries), format)
     if out is None:
@@ -148,8 +157,14 @@ def show_record(
     """
     check_price()
     place = open_store(store)
-    file = Path(record) if is_path(record) and record != "-" else None
-    content, name = read_content(file) if is_path(record) else (stored_record(record, place), "the record")
+    if is_path(record):
+        file = None  # stdin
+        if record != "-":
+            file = Path(record)
+        content, name = read_content(file)
+    else:
+        content = stored_record(record, place)
+        name = "the record"
     parsed = read_record(content, name)
     if json:
         echo_json_text(content.decode("utf-8").rstrip("\n"))
@@ -186,13 +201,17 @@ def push_records(
         if isinstance(push_result, NotSent):
             failed.append(push_result)
             continue
-        key, what = "stored", "record"
+        key = "stored"
+        subject = f"record {push_result.record_id}"
         if push_result.bundle:
-            key, what = "bundles", "bundle of"
+            key = "bundles"
+            subject = f"bundle of {push_result.record_id}"
         sent[key].append({"record_id": push_result.record_id, "location": push_result.location})
         if not json:
-            typer.echo(visible(f"{what} {push_result.record_id} kept in {push_result.location}"), err=True)
-    for message, remedy in dict.fromkeys((failure.error.message, failure.error.remedy) for failure in failed):
+            typer.echo(visible(f"{subject} kept in {push_result.location}"), err=True)
+    # Many records may fail for one reason, which is printed once.
+    reasons = dict.fromkeys((failure.error.message, failure.error.remedy) for failure in failed)
+    for message, remedy in reasons:
         print_error(message, remedy)
     if json:
         errors = [{"name": failure.name, "error": redact(failure.error.message)} for failure in failed]
@@ -243,12 +262,11 @@ def list_series(
 
 
 def _series_row(series: SeriesDocument) -> Sequence[str]:
+    """The row of a series, with the columns SERIES, STARTED, IMAGE, RUNS, OK and STATE."""
     request = series.request
-    return (
-        series.series_id,
-        series.started_at,
-        request.image or f"{request.case}:{request.stack}",
-        str(series.requested),
-        str(sum(run.state == "ok" for run in series.runs)),
-        "not ended" if series.ended_at is None else "ended",
-    )
+    image = request.image or f"{request.case}:{request.stack}"
+    count_ok = sum(run.state == "ok" for run in series.runs)
+    state = "ended"
+    if series.ended_at is None:
+        state = "not ended"
+    return series.series_id, series.started_at, image, str(series.requested), str(count_ok), state

@@ -1,4 +1,4 @@
-"""`flagbench results rm`: remove records, named or selected by age, case and state."""
+"""`flagbench results rm`: removes records that are named, or selected by age, case and state."""
 
 from __future__ import annotations
 
@@ -48,52 +48,53 @@ def command(
     --json prints {"removed": [...]}, each with name, detail and size (bytes, with bundles), and needs --yes; with
     --dry-run it prints {"removable": [...]}.
     """
-    filtered = older_than is not None or case is not None or state is not None
-    _check_selection(named=bool(records), filtered=filtered)
+    is_selected = older_than is not None or case is not None or state is not None
+    _check_selection(is_named=bool(records), is_selected=is_selected)
     place = open_store(store)
     if records:
-        selected = listed_records(records, place)
+        stored_records = listed_records(records, place)
     else:
         matching = select(place, case=case, state=state, older_than=older_than)
-        selected = [record for record in matching if may_be_removed(record)]
+        stored_records = [record for record in matching if may_be_removed(record)]
     if not dry_run and not yes and (json or not _can_ask()):
         raise FlagbenchError(
             "nothing was removed: results rm needs a terminal to ask for confirmation",
             remedy="add --yes to remove without asking, or --dry-run to see what would be removed",
         )
-    removable = with_bundles(place, selected)
+    removable = with_bundles(place, stored_records)
     if dry_run and json:
         echo_json({"removable": [_as_json(record) for record in removable]})
         return
     if not json:
-        _print(removable, wide=wide)
+        _print_records(removable, wide=wide)
     if dry_run:
         return
-    if not removable and not json:
+    if not removable and not json:  # with --json, an empty list is printed
         return
-    if yes or typer.confirm(f"Remove {_total(removable)}?", err=True):
+    if yes or typer.confirm(f"Remove {_total_text(removable)}?", err=True):
         _remove(place, removable, json=json)
 
 
-def _check_selection(*, named: bool, filtered: bool) -> None:
+def _check_selection(*, is_named: bool, is_selected: bool) -> None:
     """Raise FlagbenchError (usage) unless records are either named or selected by options."""
-    if named and filtered:
+    if is_named and is_selected:
         raise FlagbenchError(
             "results rm: records are named and selected at once",
             remedy="name records, or select them with --older-than, --case and --state",
         )
-    if not named and not filtered:
+    if not is_named and not is_selected:
         raise FlagbenchError(
             "results rm: no record is selected",
             remedy="name records, or select them with --older-than, --case or --state",
         )
 
 
-def _print(records: Sequence[RemovableRecord], *, wide: bool) -> None:
+def _print_records(records: Sequence[RemovableRecord], *, wide: bool) -> None:
+    """Print the table of the records that would be removed."""
     if not records:
         typer.echo("nothing to remove")
         return
-    rows = [(record.record_id, _detail(record), size_text(record.size)) for record in records]
+    rows = [(record.record_id, _detail_text(record), size_text(record.size)) for record in records]
     print_page(Table(("RECORD", "DETAIL", "SIZE"), rows, drop=("DETAIL",)), wide=wide)
 
 
@@ -112,16 +113,17 @@ def _remove(store: Store, records: Sequence[RemovableRecord], *, json: bool) -> 
     if json:
         echo_json({"removed": [_as_json(record) for record in removed]})
     else:
-        typer.echo(f"removed {_total(removed)}", err=True)
+        typer.echo(f"removed {_total_text(removed)}", err=True)
     if failures:
         raise typer.Exit(int(failures[0].code))
 
 
 def _as_json(record: RemovableRecord) -> dict[str, str | int]:
-    return {"name": record.record_id, "detail": _detail(record), "size": record.size}
+    return {"name": record.record_id, "detail": _detail_text(record), "size": record.size}
 
 
-def _detail(record: RemovableRecord) -> str:
+def _detail_text(record: RemovableRecord) -> str:
+    """`glm:a100, ok, 2026-11-28T10:00:00Z, 1 bundle(s)`."""
     entry = record.stored
     detail = f"{entry.case}:{entry.stack}, {state_of(entry).value}, {entry.created_at}"
     if record.bundles:
@@ -129,7 +131,7 @@ def _detail(record: RemovableRecord) -> str:
     return detail
 
 
-def _total(records: Sequence[RemovableRecord]) -> str:
+def _total_text(records: Sequence[RemovableRecord]) -> str:
     """`2 records (17.3 KiB)`."""
     size = size_text(sum(record.size for record in records))
     if len(records) == 1:
@@ -138,4 +140,5 @@ def _total(records: Sequence[RemovableRecord]) -> str:
 
 
 def _can_ask() -> bool:
+    """Whether a person can read the question and answer it."""
     return sys.stdin.isatty() and sys.stderr.isatty()

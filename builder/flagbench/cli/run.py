@@ -1,4 +1,7 @@
-"""`flagbench run`: run a case, keep its record, and show it beside the published row."""
+"""`flagbench run`: runs a case, stores its record, and compares it with the published row.
+
+A case is a workload, a stack the software for a family of devices. The run itself is made by flagbench/runs.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,9 @@ def command(
     _check_claim(claim, case, catalog)
     check_series(series, options)
     records = open_usable_store(store)
-    container_flags = ["--show-command"] if show_command else []
+    container_flags = []  # the options that only a run in a container has
+    if show_command:
+        container_flags.append("--show-command")
     request = RunRequest(case, stack, options)
     targets = targets_of(request, via, container, series.interleave, catalog, container_flags)
     first = targets[0]
@@ -90,12 +95,14 @@ def command(
     described = [describe(target.request, container=target.via == "docker") for target in targets]
     memory = compare_memory(first.request)
     preview.warn_of_memory(memory)
-    # Of every target, for its errors: what a launcher needs may not be installed.
-    lines = [target.launcher.command(target.request) for target in targets]
+    # Made for every target, since it raises an error if something that a launcher needs is not installed.
+    commands = [target.launcher.command(target.request) for target in targets]
     if dry_run:
         expected = estimate(described[0], stack, records, catalog.claims.values())
-        facts = series.facts if series.requested else None
-        preview.show(first, described[0], expected, memory, command=lines[0], series=facts, as_json=as_json)
+        facts = None
+        if series.requested:
+            facts = series.facts
+        preview.show(first, described[0], expected, memory, command=commands[0], series=facts, as_json=as_json)
         return
     if preview.needs_confirmation(first.request, yes=yes):
         preview.confirm(estimate(described[0], stack, records, catalog.claims.values()))
@@ -104,7 +111,7 @@ def command(
         digests = [description.digest for description in described]
         sides = plan_sides(series, targets, records, command_line, digests)
         code = run_sides(sides, lambda target: run_and_keep(target, records))
-        from flagbench.runs import series_page  # with verify, which a --dry-run does not need
+        from flagbench.runs import series_page  # imports verify, which a --dry-run does not need
 
         series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)
         raise typer.Exit(code)
@@ -117,13 +124,14 @@ def command(
     else:
         _print_verdict(finished, case, catalog, claim, wide=wide)
     code = finished.code
-    if code == ExitCode.OK and (delaying.signalled is not None or finished.result.signalled):
+    is_interrupted = delaying.signalled is not None or finished.result.signalled
+    if code == ExitCode.OK and is_interrupted:
         code = int(ExitCode.INTERRUPTED)
     raise typer.Exit(code)
 
 
 def _check_claim(name: str | None, case: Case, catalog: Catalog) -> None:
-    """Raise FlagbenchError (usage) for a claim that does not exist or is another case's."""
+    """Raise FlagbenchError (usage) for a claim that does not exist or belongs to another case."""
     if name is None:
         return
     if catalog_get(catalog.claims, name, kind="claim").case != case.name:
@@ -139,12 +147,12 @@ def _print_command(target: Target, series: SeriesOptions) -> None:
         raise FlagbenchError(
             "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --name"
         )
-    describe(target.request, container=True)  # for its errors
+    describe(target.request, container=True)  # raises an error for a configuration that cannot be run
     print(target.launcher.command(target.request))
 
 
 def _print_record(finished: Finished) -> None:
-    """Print the record as JSON. Raises NotPrinted where it is neither printed nor stored: it cost a run."""
+    """Print the record as JSON. Raises NotPrinted if it is neither printed nor stored, as the run is then lost."""
     try:
         echo_json_text(finished.result.record.decode("utf-8", "replace").rstrip("\n"))
         sys.stdout.flush()
@@ -156,7 +164,7 @@ def _print_record(finished: Finished) -> None:
 
 def _print_verdict(finished: Finished, case: Case, catalog: Catalog, claim: str | None, *, wide: bool) -> None:
     """Print the verdict on a record that is stored."""
-    # With verify, which a --dry-run does not need.
+    # These import verify, which a --dry-run does not need.
     from flagbench.records.read import read_record
     from flagbench.records.runs_and_series import Runs
     from flagbench.runs.series_page import verdict_of

@@ -1,4 +1,7 @@
-"""`--install-completion [SHELL]` and `--show-completion [SHELL]`: ours for bash, Typer's for others."""
+"""`--install-completion [SHELL]` and `--show-completion [SHELL]`: install or print the completion for a shell.
+
+For bash it is our own script, since Typer's cannot complete the colon of CASE:STACK. For other shells it is Typer's.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ complete -o default -F _flagbench_completion flagbench
 
 
 def set_up(arguments: Sequence[str]) -> None:
-    """Install or print the completion for the named shell, else for the one that started this command.
+    """Install or print the completion for the named shell, or else for the shell that started this command.
 
     Raises FlagbenchError (usage) for an unsupported shell.
     """
@@ -52,10 +55,10 @@ def set_up(arguments: Sequence[str]) -> None:
         if shell == "bash":
             path.write_text(_BASH)
     except (OSError, UnicodeDecodeError, RuntimeError, subprocess.SubprocessError) as error:
-        # A start-up file that is not UTF-8, no home folder, a PowerShell that refuses.
-        why = getattr(error, "strerror", None) or error
+        # Such as a start-up file that is not UTF-8, a missing home folder, or a PowerShell that refuses scripts.
+        cause = getattr(error, "strerror", None) or error
         raise FlagbenchError(
-            f"the completion of {shell} cannot be installed: {why}",
+            f"the completion of {shell} cannot be installed: {cause}",
             remedy=f"print it with --show-completion {shell} and put it where your shell reads it",
         ) from error
     print(f"completion of {shell} installed in {path}; start a new shell to use it")

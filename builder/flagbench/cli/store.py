@@ -1,4 +1,4 @@
-"""`flagbench store`: whether records are safe in a store."""
+"""`flagbench store`: tests whether records are safe in a store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def doctor(store: StoreOption = None, json: JsonOption = False) -> None:
     else:
         rows = []
         for check in checks:
-            outcome = "ok" if check.ok else "FAILED"
+            outcome = "FAILED"
+            if check.ok:
+                outcome = "ok"
             rows.append((check.name, outcome, check.detail))
         if not failed:
             answer = f"records are safe in {place.url}"

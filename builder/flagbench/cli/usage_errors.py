@@ -1,54 +1,79 @@
-"""The text of a usage error: what Typer refuses, in the words of every other error."""
+"""Prints usage errors, which Typer raises for wrong arguments, in the form of all other errors.
+
+Typer builds on click, whose error types are used here by name: see `click_exception`.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
 from flagbench.console.output import print_error
 
+_MIN_SIMILARITY = 0.7
+"""How similar an option must be to be suggested: options are short, so that a smaller number suggests wrong ones."""
+
 
 def click_exception() -> Any:
-    """The base class of usage errors: Typer carries its own copy of click or imports click, by its release."""
-    return next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+    """The base class of usage errors. Some releases of Typer import click, others contain a copy of it."""
+    for base in typer.BadParameter.__mro__:
+        if base.__name__ == "ClickException":
+            return base
+    raise AssertionError("typer.BadParameter is no ClickException")
 
 
 def print_usage_error(error: Any) -> int:
-    """Print an instance of `click_exception()`; returns its exit code."""
+    """Print an instance of `click_exception()`. Returns its exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
-    print_error(*_explained(error))
+    explanation = _explain(error)
+    print_error(explanation.message, explanation.remedy)
     return int(error.exit_code)
 
 
-def _explained(error: Any) -> tuple[str, str]:
-    """What is wrong, and what to do."""
-    context, kind = getattr(error, "ctx", None), type(error).__name__
-    command_path = context.command_path if context else "flagbench"
-    help_ = f"`{command_path} --help`"
+class _Explanation(NamedTuple):
+    """A usage error in our words."""
+
+    message: str
+    """What is wrong."""
+    remedy: str
+    """What to do."""
+
+
+def _explain(error: Any) -> _Explanation:
+    """Explain a usage error by its type and click's message, which quotes the words that were typed."""
+    kind = type(error).__name__
+    context = getattr(error, "ctx", None)
+    command_path = "flagbench"
+    if context is not None:
+        command_path = context.command_path
+    help_command = f"`{command_path} --help`"
     text = " ".join(error.message.split()).rstrip(".")
-    name = _name(getattr(error, "param", None))
+    name = _parameter_name(getattr(error, "param", None))
     quoted = re.findall(r"'([^']*)'", text)
     if kind == "NoSuchOption":
         option = error.option_name
-        return f"there is no option {option}", f"{_meant_option(option, error.possibilities or ())}{help_} lists all"
+        suggestion = _suggest_option(option, error.possibilities or ())
+        return _Explanation(f"there is no option {option}", f"{suggestion}{help_command} lists all")
     if text.startswith("No such command") and quoted:
-        command, *close = quoted
-        return f"there is no command '{command}'", f"{_meant(command, close)}{help_} lists all"
+        command, *similar_commands = quoted
+        suggestion = _suggest(command, similar_commands)
+        return _Explanation(f"there is no command '{command}'", f"{suggestion}{help_command} lists all")
     if kind == "MissingParameter":
-        return f"{name} is missing", f"see {help_}"
+        return _Explanation(f"{name} is missing", f"see {help_command}")
     if " is not one of " in text and len(quoted) > 1:
         value, *choices = quoted
-        return f"{name}: {value!r} is not valid", f"{_meant(value, choices)}use {_join_choices(choices)}"
+        remedy = f"{_suggest(value, choices)}use {_join_choices(choices)}"
+        return _Explanation(f"{name}: {value!r} is not valid", remedy)
     text = re.sub(r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)$", r"unexpected argument: \1", text)
     if name:
         text = f"{name}: {text}"
-    return text, f"see {help_}"
+    return _Explanation(text, f"see {help_command}")
 
 
 def _join_choices(choices: Sequence[str]) -> str:
@@ -58,8 +83,8 @@ def _join_choices(choices: Sequence[str]) -> str:
     return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
-def _name(parameter: Any) -> str | None:
-    """`--gpus`, or an argument as --help calls it."""
+def _parameter_name(parameter: Any) -> str | None:
+    """The name of a parameter in messages: `--gpus` for an option, `RECORD` for an argument; None without one."""
     if parameter is None:
         return None
     if parameter.param_type_name == "option":
@@ -67,16 +92,17 @@ def _name(parameter: Any) -> str | None:
     return str(parameter.metavar or parameter.name.upper())
 
 
-def _meant_option(option: str, options: Iterable[str]) -> str:
+def _suggest_option(option: str, options: Iterable[str]) -> str:
     """`did you mean --NAME? ` for the option with the most similar name; empty if none is similar."""
     names = {name.lstrip("-"): name for name in options}
-    close = difflib.get_close_matches(option.lstrip("-"), names, n=1, cutoff=0.7)
+    close = difflib.get_close_matches(option.lstrip("-"), names, n=1, cutoff=_MIN_SIMILARITY)
     if not close:
         return ""
     return f"did you mean {names[close[0]]}? "
 
 
-def _meant(word: str, names: Iterable[str]) -> str:
-    from flagbench.schema import hint  # no command needs it that starts
+def _suggest(word: str, names: Iterable[str]) -> str:
+    """`did you mean NAME? ` for the most similar name; empty if none is similar."""
+    from flagbench.schema import hint  # slow to import, and most commands end without a usage error
 
     return hint(word, names)

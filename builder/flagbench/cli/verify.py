@@ -1,4 +1,8 @@
-"""`flagbench verify`: does a record reproduce a published number, or hold against a baseline."""
+"""`flagbench verify`: decides whether a record reproduces a published number, or is as fast as a baseline.
+
+A claim is a published row that a case runs. The verdict is computed in flagbench/verdict; this module reads the runs,
+chooses what to compare with, and prints the result.
+"""
 
 from __future__ import annotations
 
@@ -101,23 +105,24 @@ def command(
     _check_options(claim, baseline_names, within)
     require_one_stdin([*names, *baseline_names])
     runs = load_runs(names, store)
-    base = None
+    baseline_runs = None
     if baseline_names:
-        base = load_runs(baseline_names, store)
+        baseline_runs = load_runs(baseline_names, store)
     judged = runs.to_verify()
     all_records = list(judged)
-    if base is not None:
-        all_records += base.records
+    if baseline_runs is not None:
+        all_records += baseline_runs.records
     series = runs.summaries("runs")
     priors = named_priors([*names, *baseline_names], judged, all_records, store)
     terms = Terms(within, priors, look_level(series, len(judged)))
-    result = _judge(judged, runs, claim, base, terms)
-    if base is not None:
-        series = [*series, *base.summaries("baseline")]
-    result = with_future_dates(with_series(result, series), judged, datetime.now(timezone.utc).replace(tzinfo=None))
+    result = _judge(judged, runs, claim, baseline_runs, terms)
+    if baseline_runs is not None:
+        series = [*series, *baseline_runs.summaries("baseline")]
+    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    result = with_future_dates(with_series(result, series), judged, now)
     explanation = None
     if why and judged:
-        explanation = _explain_runs(judged, result, base)
+        explanation = _explain_runs(judged, result, baseline_runs)
     if junit is not None:
         write_output(junit, junit_of_verdict(result))
     if as_json:
@@ -136,7 +141,7 @@ def command(
 
 
 def _explain_runs(records: list[Record], result: VerifyResult, baseline: Runs | None) -> Explanation:
-    """Why the runs of a verdict are slow."""
+    """Explain why the runs of a verdict are slow."""
     catalog = load_catalog(claims="roofs")
     case = catalog_get(catalog.cases, records[0].case, kind="case")
     baseline_records: Sequence[Record] = ()
@@ -146,6 +151,7 @@ def _explain_runs(records: list[Record], result: VerifyResult, baseline: Runs | 
 
 
 def _check_options(claim: str | None, baseline: list[str], within: float) -> None:
+    """Raise FlagbenchError (usage) for options that contradict each other."""
     if claim is not None and baseline:
         raise FlagbenchError(
             "give either a claim or a baseline to compare with, not both",
@@ -164,7 +170,10 @@ def _check_options(claim: str | None, baseline: list[str], within: float) -> Non
 
 
 def _claims_to_read(case: str, claim: str | None, baseline: Runs | None) -> bool | str:
-    """The claims that a verdict needs, as `load_catalog` takes them; an error names all of them."""
+    """The `claims` argument of `load_catalog`: none, those of a case, or all. Reading fewer of them saves time.
+
+    All are read if the claim is not one of the case, since the error then suggests similar names.
+    """
     if baseline is not None:
         return False
     if claim is None or claim.startswith(f"{case}/"):
@@ -172,9 +181,19 @@ def _claims_to_read(case: str, claim: str | None, baseline: Runs | None) -> bool
     return True
 
 
+def _case_name(records: list[Record], runs: Runs) -> str:
+    """The case of the records; without records, that of the first series."""
+    if records:
+        return records[0].case
+    return runs.series[0].document.request.case
+
+
 def _judge(records: list[Record], runs: Runs, claim: str | None, baseline: Runs | None, terms: Terms) -> VerifyResult:
-    """The verdict on the records, without what their series say."""
-    case_name = records[0].case if records else runs.series[0].document.request.case
+    """The verdict on the records, without the summaries of their series.
+
+    `records` is empty if no run of a series left a record that can be compared.
+    """
+    case_name = _case_name(records, runs)
     catalog = load_catalog(claims=_claims_to_read(case_name, claim, baseline))
     case = catalog_get(catalog.cases, case_name, kind="case")
     if baseline is not None and baseline.problems:
@@ -195,11 +214,11 @@ def _judge(records: list[Record], runs: Runs, claim: str | None, baseline: Runs 
         return verify_claim(records, catalog_get(catalog.claims, claim, kind="claim"), case, terms=terms)
     result = verify_nearest(records, catalog, terms)
     if result is None:
-        what = f"there is no claim of the case {case.name}"
+        message = f"there is no claim of the case {case.name}"
         if case.kind == MEASURE:
-            what = f"{what} on this device and of this shape"
+            message = f"{message} on this device and of this shape"
         raise FlagbenchError(
-            what,
+            message,
             remedy=f"`flagbench expect {case.name}` shows what is published for a device, "
             "`flagbench report RECORD` the record in charts, --baseline RECORD compares it with another one",
         )
