@@ -99,9 +99,9 @@ def test_a_listing_follows_the_catalogue(flagbench: Flagbench, store: Store, onl
     listed = []
     for task in ("lora", "other"):
         edit(only_cited / "catalogue" / "automodel.csv", "11,llama3-8b,lora,", f"11,llama3-8b,{task},")
-        verdicts._basis.cache_clear()
+        verdicts._basis_of.cache_clear()
         listed.append(flagbench("results ls --json").json["records"][0]["verdict"])
-    verdicts._basis.cache_clear()
+    verdicts._basis_of.cache_clear()
     assert listed == ["REFERENCE", None]
 
 

@@ -101,7 +101,7 @@ def test_verdicts_follow_changed_claims_and_rules(
     flagbench: Flagbench, manifests: Path, monkeypatch: pytest.MonkeyPatch, edit: Edit
 ) -> None:
     computed: list[str] = []
-    compute = verdicts._judged
+    compute = verdicts._judge
 
     def counted(record: verdicts.Record, catalog: verdicts.Catalog) -> verdicts.Summary:
         computed.append(record.record_id)
@@ -109,11 +109,11 @@ def test_verdicts_follow_changed_claims_and_rules(
 
     def listed() -> tuple[str, int]:
         """The first record's verdict, and how many were computed for it."""
-        verdicts._basis.cache_clear()
+        verdicts._basis_of.cache_clear()
         computed.clear()
         return flagbench("results ls --json").json["records"][0]["verdict"], len(computed)
 
-    monkeypatch.setattr(verdicts, "_judged", counted)
+    monkeypatch.setattr(verdicts, "_judge", counted)
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
     assert listed() == ("REPRODUCED", 2)
     assert listed() == ("REPRODUCED", 0)
