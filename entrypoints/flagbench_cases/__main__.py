@@ -39,16 +39,25 @@ def main(argv: List[str]) -> int:
 
 
 def run(argv: List[str], interruption: Interruption) -> int:
-    """Dispatch to `prepare` or a run; returns the exit code."""
+    """Dispatch to `prepare`, `--describe` or a run; returns the exit code."""
     if "prepare" in argv[:2]:
         from flagbench_cases.prepare import command
 
         arguments = command.prepare_arguments(argv)
         if arguments is not None:
             return command.main(arguments, interruption)
+    refusal = None
+    if "--describe" in argv:
+        from flagbench_cases.node.describe import describe
+        from flagbench_cases.shared.errors import CaseError
+
+        try:
+            return describe(argv)
+        except CaseError as error:
+            refusal = error
     from flagbench_cases.node import main as node
 
-    return node.main(argv, interruption)
+    return node.main(argv, interruption, refusal)
 
 
 def start() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import traceback
@@ -12,7 +11,7 @@ from typing import Any
 from flagbench_cases.node import background, cli, network, rendezvous, supervisor
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
 from flagbench_cases.node.placement import Placement, likely_node
-from flagbench_cases.node.request import Request, resolve, unresolved
+from flagbench_cases.node.request import Request, refuse_removed_folder, resolve, unresolved
 from flagbench_cases.record import answer, bundle, termination
 from flagbench_cases.record import assemble as records
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
@@ -38,11 +37,17 @@ OPEN_FILES = 8
 EXIT_SECONDS = 3.0
 
 
-def main(argv: list[str], interruption: Interruption) -> int:
-    """Run from arguments to exit code; `interruption` holds the signals received since the start."""
+def main(argv: list[str], interruption: Interruption, refusal: CaseError | None = None) -> int:
+    """Run from arguments to exit code.
+
+    Args:
+        interruption: the signals received since the start.
+        refusal: why the arguments of --describe cannot be resolved. Nothing is run then.
+    """
     if any(argument in ("-h", "--help", "--version") for argument in argv):
         return show_help(argv)
     attempt = Attempt(argv, output.keep_stdout(), user_home.leave_removed_folder(), interruption)
+    attempt.refusal = refusal
     try:
         return finish(attempt, attempt.run())
     except KeyboardInterrupt:  # a second signal
@@ -63,6 +68,8 @@ class Attempt:
         self.stdout = stdout
         self.interruption = interruption
         self._folder_removed = folder_removed
+        self.refusal: CaseError | None = None
+        """Why nothing is run, if that is known already."""
         self.arguments: argparse.Namespace | None = None
         self.request = unresolved(argv, None)
         self.writes_record = likely_node(argv)[0] == 0
@@ -76,21 +83,17 @@ class Attempt:
         self.finished = False
         self.aborted = False
 
-    def run(self) -> Outcome | None:
-        """Execute the request; None for --describe."""
+    def run(self) -> Outcome:
+        """Execute the request."""
         try:
             self.arguments = cli.parse(self.argv)
             self.request = unresolved(self.argv, self.arguments)
+            if self.refusal is not None:
+                raise self.refusal
             if self._folder_removed:
-                names = ("data", "weights", "out", "resume", "store", "bundle")
-                paths = {name: getattr(self.arguments, name) for name in names}
-                if paths["data"] == "synthetic":
-                    del paths["data"]
-                user_home.refuse_relative(paths)
+                refuse_removed_folder(self.arguments)
             resolved = resolve(self.arguments, self.request)
             self.request = resolved.request
-            if self.arguments.describe:
-                return None
             self.writes_record = resolved.placement.node_rank == 0
             if (store := resolved.store) is not None:  # before any device is used
                 background.run(store.check, self.interruption, 0.0, f"looking at {store.name}")
@@ -158,10 +161,8 @@ class Attempt:
             self.running.peers.close()
 
 
-def finish(attempt: Attempt, outcome: Outcome | None) -> int:
+def finish(attempt: Attempt, outcome: Outcome) -> int:
     """Report the outcome and hand over the record or, on other nodes, the bundle; returns the exit code."""
-    if outcome is None:
-        return describe(attempt.request, attempt.stdout)
     outcome = redacted(outcome)
     if not attempt.writes_record:
         attempt.finished = True
@@ -199,21 +200,6 @@ def show_help(argv: list[str]) -> int:
         print_error(error.message, error.remedy)
         return int(error.code)
     return int(ExitCode.USAGE)
-
-
-def describe(request: Request, stdout: int) -> int:
-    """Print the resolved configuration."""
-    described = {
-        "config": request.config,
-        "config_digest": request.config_digest,
-        "stack": request.stack["name"],
-    }
-    try:
-        output.write_line(stdout, json.dumps(described, sort_keys=True, ensure_ascii=False), "the configuration")
-    except CaseError as error:
-        print_error(error.message, error.remedy)
-        return int(error.code)
-    return 0
 
 
 def execute(

@@ -11,7 +11,7 @@ from flagbench_cases.node.placement import Placement, locate_node
 from flagbench_cases.record import stores, time_of_day
 from flagbench_cases.record.assemble import new_record_id
 from flagbench_cases.record.request import Request
-from flagbench_cases.shared import checkpoint_facts, manifests
+from flagbench_cases.shared import checkpoint_facts, manifests, user_home
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
 from flagbench_core import config, process_limits
@@ -61,6 +61,15 @@ def _likely_case(argv: list[str]) -> str:
     if words:
         return words[0]
     return "unknown"
+
+
+def refuse_removed_folder(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for paths that are relative to the working directory, which was removed."""
+    names = ("data", "weights", "out", "resume", "store", "bundle")
+    paths = {name: getattr(arguments, name) for name in names}
+    if paths["data"] == "synthetic":
+        del paths["data"]
+    user_home.refuse_relative(paths)
 
 
 class Resolved(NamedTuple):

@@ -8,11 +8,11 @@ import sys
 
 KEPT_VARIABLES = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED", "PYTHONFAULTHANDLER", "PYTHONDONTWRITEBYTECODE")
 DEFAULT_THRESHOLDS = gc.get_threshold()
-STARTING = 100_000
+STARTING = 1_000_000
 """New objects between two garbage collections while a process starts.
 
 torch and transformers create hundreds of thousands of objects when they are imported. With Python's 700, a quarter of
-that time is spent on looking through them.
+that time is spent on looking through them; with this number, nothing.
 """
 
 
