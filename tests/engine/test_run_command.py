@@ -133,17 +133,20 @@ def test_signals_reach_the_run(flagbench, begin, tmp_path, number, code):
         assert stored(flagbench)["status"]["state"] == "interrupted"
 
 
-def test_an_entrypoint_killed_outright_still_leaves_a_record(flagbench, begin, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code", "reason"), [(signal.SIGKILL, 4, "SIGKILL"), (signal.SIGSTOP, 6, "no progress")]
+)
+def test_an_entrypoint_killed_or_frozen_still_leaves_a_record(flagbench, begin, tmp_path, number, code, reason):
     """The host writes it: nobody else is left who could."""
-    run = begin(*SHORT[:-1], "1000000", "--gpus", "2")
+    run = begin(*SHORT[:-1], "1000000", "--gpus", "2", "--timeout", "2")
     wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 120)
     pids = ranks(tmp_path)
     with open("/proc/%d/task/%d/children" % (run.pid, run.pid)) as file:
         (entrypoint,) = file.read().split()
-    os.kill(int(entrypoint), signal.SIGKILL)
+    os.kill(int(entrypoint), number)
     run.communicate(timeout=30)
-    assert run.returncode == 4
+    assert run.returncode == code
     record = stored(flagbench)
-    assert "SIGKILL" in record["status"]["reason"]
+    assert reason in record["status"]["reason"]
     assert record["metrics"] == []
     wait_until(lambda: not any(alive(pid) for pid in pids), 10)

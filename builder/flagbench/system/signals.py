@@ -181,6 +181,7 @@ class Forwarding:
         read: Mapping[IO[bytes], Callable[[bytes], object]],
         send: Callable[[int], object],
         kill: Callable[[], object],
+        watch: Callable[[], object] | None = None,
     ) -> Interruption:
         """Wait until the process has closed its output and ended; meanwhile forward every signal by `send`.
 
@@ -192,6 +193,7 @@ class Forwarding:
             read: its pipes, each with a function that is called with what is printed to it.
             send: sends the signal of that number to the process.
             kill: ends the process at once.
+            watch: called about once a second.
         """
         self._following = True
         readers = {stream.fileno(): reader for stream, reader in read.items()}
@@ -204,6 +206,8 @@ class Forwarding:
             if self._signals:
                 wait = 0.0
             self._pass_on_output(poller, readers, termination.limit_wait(wait))
+            if watch is not None:
+                watch()
             while self._signals:
                 number = self._signals.popleft()
                 termination.note_signal(number)

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from flagbench.errors import FlagbenchError
+from flagbench.runs.launchers.frozen import explain_freeze
 from flagbench.runs.request import RunRequest, new_run_id
 from flagbench_core import DIVISION, __version__
 from flagbench_core.exit_codes import ExitCode
@@ -56,12 +57,12 @@ class RunImage:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The output of a process or a container, and how it end."""
+    """The output of a process or a container, and how it ended."""
 
     printed: bytes
     """Everything that was printed on stdout."""
     code: int | None
-    """Exit code; None for a container that no longer exists, -N for a process that signal N end."""
+    """Exit code; None for a container that no longer exists, -N for a process that signal N ended."""
     signalled: int | None
     """The number of the first signal that was forwarded to it; None if there was none."""
     killed_after: float | None
@@ -70,6 +71,8 @@ class RunEnd:
     """Whether the kernel killed it because it had too little memory."""
     error: str = ""
     """The engine's message on one line; empty if there is none."""
+    frozen_for: float | None = None
+    """Seconds for which it was frozen when it was killed for that; None if it was not."""
 
 
 def find_record(stdout: bytes) -> bytes:
@@ -109,6 +112,8 @@ def choose_exit_code(record: bytes, ended_with: int | None) -> int:
 
 def explain_missing_record(end: RunEnd) -> FlagbenchError:
     """The error that says why a container left no record."""
+    if end.frozen_for is not None:
+        return explain_freeze(end.frozen_for)
     if end.oom_killed and end.killed_after is None:
         return FlagbenchError(
             f"the container was killed for memory {_state_text(end)}",

@@ -7,6 +7,7 @@ This module imports docker-py, which takes 0.15 s, so launchers import it only w
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from flagbench.runs.launchers.container_exit import RunEnd, RunImage
 from flagbench.runs.launchers.docker_command import RUN_LABEL, Container
 from flagbench.runs.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.runs.launchers.folders import output_folder
+from flagbench.runs.launchers.frozen import TIMEOUT_SECONDS, FrozenWatch
 from flagbench.runs.prepare_request import PrepareRequest
 from flagbench.runs.request import RunRequest
 from flagbench.system.signals import Forwarding, Interruption
@@ -42,6 +44,8 @@ _KEPT_STDERR_BYTES = 2**14
 _START_SECONDS = 3.0
 """Seconds for which sending a signal is tried again, because the engine refuses it until the container runs."""
 _RETRY_SECONDS = 0.1
+_FROZEN_INTERVAL_SECONDS = 10.0
+"""Seconds between two questions whether a container is frozen: the engine lists its processes for it."""
 
 
 class ContainerOutcome(NamedTuple):
@@ -86,13 +90,20 @@ def run_container(
         words = container.command(f"--name={name}", "--sig-proxy=false")
         try:
             with output_folder(request.options.out):
-                end = _ContainerRun(client.api, name, forwarder).follow(docker, words)
+                end = _ContainerRun(client.api, name, forwarder, _timeout_of(request)).follow(docker, words)
             return ContainerOutcome(image, end)
         finally:
             if keep:
                 sys.stderr.write(f"the container {name} is kept: `docker rm {name}` removes it\n")
             else:
                 _remove(client.api, name)
+
+
+def _timeout_of(request: RunRequest | PrepareRequest) -> float:
+    """The seconds for which a container may be frozen."""
+    if isinstance(request, PrepareRequest):
+        return math.inf
+    return request.options.timeout or TIMEOUT_SECONDS
 
 
 def check_image(name: str, request: RunRequest) -> None:
@@ -152,11 +163,13 @@ class _ContainerRun:
     its own session, where a terminal's Ctrl-C does not reach it.
     """
 
-    def __init__(self, api: Any, name: str, forwarder: Forwarding) -> None:
-        """Take docker-py's low-level client, the name of the container, and where signals come from."""
+    def __init__(self, api: Any, name: str, forwarder: Forwarding, timeout: float) -> None:
+        """Take docker-py's low-level client, the name of the container, where signals come from, and the seconds for
+        which the container may be frozen."""
         self._api = api
         self._name = name
         self._forwarder = forwarder
+        self._watch = FrozenWatch(self._is_frozen, self._kill, timeout=timeout, interval=_FROZEN_INTERVAL_SECONDS)
         self._stderr = bytearray()
         """The end of what the client printed on stderr."""
 
@@ -182,13 +195,13 @@ class _ContainerRun:
                 readers = {client.stdout: printed.extend, client.stderr: self._read_stderr}
                 send = partial(self._send, client)
                 try:
-                    interruption = self._forwarder.follow(client, readers, send, self._kill)
+                    interruption = self._forwarder.follow(client, readers, send, self._kill, self._watch.look)
                 finally:
                     client.kill()  # it may still wait for a container that cannot be killed
             state = _state(self._api, self._name)
         except (DockerException, OSError, ValueError):  # ValueError: the engine died in the middle of its answer
             state = {"Running": True}
-        was_killed = interruption.killed_after is not None
+        was_killed = interruption.killed_after is not None or self._watch.killed_after is not None
         never_started = state.get("Status") == "created" or (not state and client.returncode == _CLIENT_FAILED)
         if never_started and not was_killed:
             raise _refusal(self._stderr)
@@ -205,6 +218,7 @@ class _ContainerRun:
             killed_after=interruption.killed_after,
             oom_killed=bool(state.get("OOMKilled")),
             error=" ".join(str(state.get("Error") or "").split()),
+            frozen_for=self._watch.killed_after,
         )
 
     def _send(self, client: subprocess.Popen[bytes], number: int) -> None:
@@ -217,6 +231,21 @@ class _ContainerRun:
                 time.sleep(_RETRY_SECONDS)
             else:
                 return
+
+    def _is_frozen(self) -> bool:
+        """Whether the container is paused, or its first process, or that process's child, is stopped by a signal.
+
+        The first process of our images is tini, its child the main process of the run.
+        """
+        try:
+            state = _state(self._api, self._name)
+            if state.get("Paused"):
+                return True
+            rows = self._api.top(self._name, ps_args="-eo pid,ppid,stat")["Processes"]
+        except (APIError, DockerException):  # it has not started yet, or has ended
+            return False
+        first = str(state.get("Pid"))
+        return any(status.startswith("T") and first in (pid, parent) for pid, parent, status in rows)
 
     def _kill(self) -> None:
         """Kill the container. It is unpaused first: a paused one does not get even SIGKILL before it runs again."""

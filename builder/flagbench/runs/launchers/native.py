@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from flagbench.manifests.stack import Stack
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.container_exit import RunEnd, choose_exit_code, find_record, record_of_killed
 from flagbench.runs.launchers.folders import output_folder
+from flagbench.runs.launchers.frozen import TIMEOUT_SECONDS, FrozenWatch, explain_freeze, is_stopped
 from flagbench.runs.request import RunRequest
 from flagbench.system.checkout import commit
 from flagbench.system.signals import Forwarding
@@ -109,7 +112,13 @@ class NativeLauncher:
         if checkout_commit is not None:
             defaults["FLAGBENCH_COMMIT"] = checkout_commit
         with output_folder(request.options.out):
-            end = run_image_side(request.arguments(), request.stack, defaults, request.environment)
+            end = run_image_side(
+                request.arguments(),
+                request.stack,
+                defaults,
+                request.environment,
+                timeout=request.options.timeout or TIMEOUT_SECONDS,
+            )
         signalled = end.signalled is not None
         if record := find_record(end.printed):
             return LaunchResult(record, choose_exit_code(record, end.code), signalled)
@@ -125,6 +134,8 @@ def run_image_side(
     stack: Stack,
     defaults: Mapping[str, str],
     variables: Mapping[str, str] | None = None,
+    *,
+    timeout: float = math.inf,
 ) -> RunEnd:
     """Run `python -m flagbench_cases` to its end and read what it prints. Signals are forwarded: see `Forwarding`.
 
@@ -135,6 +146,7 @@ def run_image_side(
         stack: the stack that it runs on.
         defaults: variables of its environment that this process's variables override.
         variables: variables of its environment that override this process's.
+        timeout: seconds for which it may be frozen.
     """
     printed = bytearray()
     # Forwarding is entered first: a signal that arrives while the child is started must not be lost.
@@ -158,20 +170,25 @@ def run_image_side(
         ) as child,
     ):
         assert child.stdout is not None
-        interruption = forwarder.follow(
-            child,
-            {child.stdout: printed.extend},
-            child.send_signal,
-            child.kill,  # its ranks die with it, even stopped ones
-        )
+        kill = child.kill  # its ranks die with it, even stopped ones
+        watch = FrozenWatch(partial(is_stopped, child.pid), kill, timeout=timeout)
+        interruption = forwarder.follow(child, {child.stdout: printed.extend}, child.send_signal, kill, watch.look)
     if child.returncode < 0:
         # A process that a signal killed could not remove its temporary files.
         scratch.remove_leftovers()
-    return RunEnd(bytes(printed), child.returncode, interruption.signal, interruption.killed_after)
+    return RunEnd(
+        bytes(printed),
+        child.returncode,
+        interruption.signal,
+        interruption.killed_after,
+        frozen_for=watch.killed_after,
+    )
 
 
 def explain_missing_output(end: RunEnd) -> FlagbenchError:
     """The error that says why a process printed nothing."""
+    if end.frozen_for is not None:
+        return explain_freeze(end.frozen_for)
     if end.signalled is not None:
         reason = f"interrupted by {signal.Signals(end.signalled).name}"
         if end.killed_after is not None:

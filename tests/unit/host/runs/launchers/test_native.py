@@ -22,6 +22,7 @@ from flagbench.manifests.lookup import resolve_image
 from flagbench.records.read import read_record
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.describe import describe
+from flagbench.runs.launchers.frozen import FrozenWatch
 from flagbench.runs.launchers.native import NEEDED, NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.system import queries
@@ -171,6 +172,25 @@ def test_a_run_that_ignores_signals_is_killed(
     status = read_record(result.record).status
     assert (result.exit_code, status.exit_code, status.state) == (7, 7, "interrupted")
     assert result.signalled
+
+
+def test_a_frozen_run_is_killed_after_its_timeout(run: Run, request_for_cpu: RunRequest) -> None:
+    result = run("os.kill(os.getpid(), signal.SIGSTOP)", replace(request_for_cpu, options=LocalOptions(timeout=1)))
+    status = read_record(result.record).status
+    assert (result.exit_code, status.exit_code, status.state) == (6, 6, "failed")
+    assert not result.signalled
+
+
+def test_a_run_that_continues_was_not_frozen() -> None:
+    frozen = iter([True, False, True, True])
+    killed: list[bool] = []
+    watch = FrozenWatch(lambda: next(frozen), lambda: killed.append(True), timeout=0.0, interval=0.0)
+    for _ in range(3):
+        watch.look()
+    assert (killed, watch.killed_after) == ([], None)
+    watch.look()
+    assert killed == [True]
+    assert watch.killed_after is not None
 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGXCPU])
