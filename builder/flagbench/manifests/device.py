@@ -1,7 +1,8 @@
-"""A device model as typed data: its peaks (FLOP/s by precision) and its limits (power, bandwidth, clock).
+"""The types of device manifests (manifests/devices/*.yaml): the peaks and limits of a device model.
 
-The JSON Schema of manifests/devices is generated from these types. FLOP utilisation and the plausibility of a record
-are computed from the numbers.
+A peak is a throughput in FLOP/s at one precision; limits are power, memory bandwidth and clock. FLOP utilisation is
+computed from the peaks, and records whose numbers exceed peaks or limits are refused. The JSON Schema of a device is
+generated from this file: types become its rules, and the docstrings of classes and fields its descriptions.
 """
 
 from __future__ import annotations
@@ -32,36 +33,40 @@ _PRECISION_OF_FORMAT = {"mxfp8": "fp8", "nvfp4": "fp4"}
 
 @dataclass(frozen=True)
 class Peak:
-    """A device's peak throughput at one precision, with its source."""
+    """The peak throughput of a device at one precision."""
 
     flops: Annotated[int, Meta(ge=10**9)] | Annotated[float, Meta(ge=10**9)]
-    """FLOP/s, as in 312.0e+12; who writes TFLOP/s writes less than the limit."""
+    """The peak in FLOP/s, such as 312.0e+12; for int8, operations per second. The lower bound rejects numbers that
+    were written in TFLOP/s by mistake."""
     source: SourceText
+    """The document that states the peak."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What a device cannot exceed, with its source."""
+    """An upper limit that a device cannot exceed."""
 
     value: PositiveNumber
+    """The limit, in the unit of the field that contains it."""
     source: SourceText
+    """The document that states the limit, or how it was calculated."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device cannot exceed; None where no source gives it."""
+    """The upper limits of a device. A limit is absent if no document states it."""
 
     power_watts: Limit | None = None
-    """Power limit of the board, W."""
+    """The power limit of the board in watts."""
     memory_bandwidth: Limit | None = None
-    """Bytes per second."""
+    """The bandwidth of the device's memory in bytes per second."""
     sm_clock_mhz: Limit | None = None
-    """Highest clock of the processors, MHz."""
+    """The highest clock of the device's processors in MHz."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceModel(Manifest):
-    """A model of device in one form factor: what it is capable of, as its datasheet says."""
+    """The manifest of a device model in one form factor: its capabilities according to its datasheet."""
 
     VERSION: ClassVar[str] = "device/v1"
     HOST_ALONE: ClassVar[frozenset[str]] = frozenset(
@@ -78,35 +83,40 @@ class DeviceModel(Manifest):
     )
 
     id: Name
-    """The name of its file, by which stacks list it."""
+    """The id of the device model, by which stacks refer to it. It is also the name of its file."""
     name: str
-    """The name that records and claims have for it."""
+    """The name of the device model in records and claims."""
     match: tuple[SourceText, ...]
-    """Whole names of the device as its driver reports them, in every spelling; any other name is another device."""
+    """All names that drivers report for the device. A name must match completely, since a part of it may be the name
+    of another device."""
     vendor: Name
+    """The vendor, in lower case, such as `nvidia`."""
     form_factor: Word
-    """Such as SXM, PCIe, NVL or OAM."""
+    """The form factor, such as SXM, PCIe, NVL or OAM."""
     architecture: Architecture | None
-    """As its compiler calls it, such as sm_90 or gfx942."""
+    """The name of the architecture for the vendor's compiler, such as `sm_90` or `gfx942`; null if it has none."""
     memory_gib: PositiveNumber
-    """As it is sold: the datasheet's GB."""
+    """The size of the device's memory as it is sold, which is the number of GB in the datasheet."""
     datasheet: HttpsUrl
-    """Where its numbers are published; a source names another document where one of them is not."""
+    """The address of the datasheet. The source of a number that is not in the datasheet names another document."""
     peaks: Annotated[Mapping[str, Peak], keys(PeakPrecision)]
-    """Dense, by precision; matrix units where the device has them for it. int8 in operations per second."""
+    """The peaks by precision, for dense matrices, of the device's matrix units if they support the precision."""
     limits: Limits = Limits()
+    """The upper limits of power, memory bandwidth and clock."""
     runs_above_boost: bool = False
-    """Whether its peaks hold at a boost clock above which it runs: then a run may exceed them."""
+    """Whether the peaks are stated for a boost clock that the device can exceed. If so, a run may exceed the
+    peaks."""
     not_published: tuple[DeviceNumber, ...] = ()
-    """Peaks and limits that the vendor does not print; also those of a precision that the device does not have."""
+    """The peaks and limits that the vendor does not publish, including peaks of precisions that the device lacks."""
     not_found: tuple[DeviceNumber, ...] = ()
-    """Those that are in no document that could be read."""
+    """The peaks and limits that were not found in any accessible document."""
     acceptance: Mapping[Name, LimitOverride] = field(default_factory=dict)
-    """What differs for this model from manifests/limits.yaml, by the id of the limit."""
+    """The acceptance limits that differ for this model from manifests/limits.yaml, by the id of the limit."""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The whole manifest as JSON types."""
 
     def has_name(self, reported: str) -> bool:
-        """Whether a driver, or a published row, uses this name for the device; the whole name must match."""
+        """Whether a driver or a published row uses exactly this name for the device."""
         return reported == self.name or reported in self.match
 
     @property
@@ -115,9 +125,12 @@ class DeviceModel(Manifest):
         return {precision: float(peak.flops) for precision, peak in self.peaks.items()}
 
     def peak(self, label: str | None) -> float | None:
-        """Find the peak in the precision of a published row, such as `fp8-cs`, FLOP/s; None if it is not
-        published."""
-        format_of_row = (label or "").partition("-")[0]  # The rest is the recipe of scaling, such as `cs`.
+        """Find the peak for the precision label of a published row, FLOP/s; None if it is not published.
+
+        Args:
+            label: a precision, which may be followed by a hyphen and the recipe of scaling, such as `fp8-cs`.
+        """
+        format_of_row = (label or "").partition("-")[0]
         precision = _PRECISION_OF_FORMAT.get(format_of_row, format_of_row)
         peak = self.peaks.get(precision)
         if peak is None:

@@ -1,7 +1,8 @@
-"""The limits of an acceptance as typed data: `manifests/limits.yaml`, and what a device's file overrides of them.
+"""The types of acceptance limits: manifests/limits.yaml, and the overrides of them in the manifest of a device.
 
 An acceptance (`flagbench accept`) measures a machine, divides each number by a reference, and compares the ratio with
-a limit. The JSON Schema of limits.yaml is generated from these types.
+a limit. The JSON Schema of limits.yaml is generated from this file: types become its rules, and the docstrings of
+classes and fields its descriptions.
 """
 
 from __future__ import annotations
@@ -15,79 +16,105 @@ from msgspec import Meta
 from flagbench.manifests.fields import Manifest, Name, PositiveCount, PositiveNumber, SourceText
 
 Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
+"""A ratio from 0 to 1."""
 Kind = Literal["product", "memory", "host-link", "collective", "case"]
-"""What the number measures: a matrix product, a copy within the device's memory, a copy to or from pinned memory of
-the host, an all-reduce, or the speed of a case."""
+"""The kind of measurement: a matmul (`product`), a copy within the device's memory, a copy between the device and
+pinned memory of the host, an all-reduce (`collective`), or the speed of a case."""
 Reference = Literal["sound", "datasheet", "row", "history", "peers", "link"]
-"""What a number is divided by: the median of sound devices of this model that were measured with this stack, a
-datasheet, a published row, earlier runs of this machine, the other devices of this run, or the rate of a link."""
+"""The reference that a measured number is divided by: the median of sound devices of this model that were measured
+with this stack, the datasheet, a published row, earlier runs of this machine (`history`), the other devices of this
+run (`peers`), or the rate of a link."""
 
 
 @dataclass(frozen=True)
 class SoundDevices:
-    """Devices without a known fault, and the lowest and the highest ratio that they reached."""
+    """The ratios that sound devices, which have no known fault, reached."""
 
     devices: PositiveCount
+    """The number of sound devices."""
     lowest: PositiveNumber
+    """The lowest ratio that one of them reached."""
     highest: PositiveNumber
+    """The highest ratio that one of them reached."""
 
 
 @dataclass(frozen=True)
 class AcceptanceLimit:
-    """What a number of an acceptance passes within. Ratios are of the number to its reference; above 1 is better."""
+    """A limit for one kind of measurement in an acceptance, as a ratio of the measured number to a reference.
+
+    A ratio above 1 is better than the reference.
+    """
 
     id: Name
+    """The id of the limit, by which the manifest of a device overrides it."""
     kind: Kind
+    """The kind of measurement: `product` is a matmul, `memory` a copy within the device's memory, `host-link` a copy
+    between the device and pinned memory of the host, `collective` an all-reduce, `case` the speed of a case."""
     against: Reference
+    """The reference that the number is divided by: `sound` is the median of sound devices of the same model, measured
+    with the same stack; `datasheet` the peak or the bandwidth in the datasheet; `row` a published row; `history`
+    earlier runs of this machine; `peers` the other devices of this run; `link` the rate of a link."""
     source: SourceText
-    """Where the limit is from, or that it is an assumption."""
+    """Where the limit comes from, or that it is an assumption."""
     inconclusive_below: Share
-    """The number passes from here on."""
+    """The ratio from which on the number passes. Below it, the check is inconclusive."""
     fail_below: Share | None = None
-    """Below, the machine is to be drained; None: never by this number alone."""
+    """The ratio below which the check fails, and the machine should be taken out of service. Null if this number
+    alone never fails an acceptance."""
     min_sessions: PositiveCount = 1
-    """Of earlier runs; with fewer, the limit does not hold."""
+    """The number of earlier sessions of this machine that the limit requires. With fewer, it does not apply."""
     devices: PositiveCount | None = None
-    """On one node, of which it holds; None: of any number."""
+    """The number of devices on one node for which the limit applies; null if it applies for any number."""
     value: PositiveNumber | None = None
-    """The reference, FLOP/s or B/s, where it is one number for a device model."""
+    """The reference in FLOP/s or B/s, if it is one number for a device model; else null."""
     seen: SoundDevices | None = None
-    """None: no sound device was seen."""
+    """The ratios that sound devices reached; null if no sound device was measured."""
     processor: bool = False
-    """Whether it is of a processor, and not of an accelerator."""
+    """Whether the limit applies to processors. If not, it applies to accelerators."""
 
 
 @dataclass(frozen=True)
 class LimitOverride:
-    """What the file of a device model changes of a limit."""
+    """The fields of an acceptance limit that are different for one device model. Absent fields are not overridden."""
 
     source: SourceText
+    """Where the limit for this model comes from."""
     inconclusive_below: Share | None = None
+    """The ratio from which on the number passes."""
     fail_below: Share | None = None
+    """The ratio below which the check fails."""
     value: PositiveNumber | None = None
+    """The reference for this model, in FLOP/s or B/s."""
     seen: SoundDevices | None = None
+    """The ratios that sound devices of this model reached."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LimitsManifest(Manifest):
-    """Every limit of an acceptance, for devices whose file does not override it."""
+    """All limits of an acceptance, for devices whose manifest does not override them."""
 
     VERSION: ClassVar[str] = "limits/v1"
 
     limits: tuple[AcceptanceLimit, ...]
+    """The limits, in the order in which tables show them."""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The whole manifest as JSON types."""
 
 
 def override_limits(
     limits: Mapping[str, AcceptanceLimit], overrides: Mapping[str, LimitOverride]
 ) -> tuple[AcceptanceLimit, ...]:
-    """Apply what a device model overrides, by the limit's id, to the limits; they stay in the order of
-    limits.yaml."""
+    """Apply the overrides of a device model to the limits, which stay in the order of limits.yaml.
+
+    Args:
+        limits: all limits, by id.
+        overrides: the overrides of the device model, by the id of the limit.
+    """
     return tuple(_override_limit(limit, overrides.get(limit.id)) for limit in limits.values())
 
 
 def _override_limit(limit: AcceptanceLimit, override: LimitOverride | None) -> AcceptanceLimit:
-    """Replace the fields of a limit that an override states."""
+    """Replace the fields of a limit that its override states; without an override, return the limit unchanged."""
     if override is None:
         return limit
     changes: dict[str, Any] = {}

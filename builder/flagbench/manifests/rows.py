@@ -1,11 +1,14 @@
-"""Published rows as typed data, and the readers of manifests/claims and manifests/catalogue.
+"""The types of published rows, and the functions that read them from manifests/claims and manifests/catalogue.
 
 A published row is a benchmark result with its source, conditions and values. A claim is a row with the case that can
-reproduce it; any other row is only cited, and is in a CSV file of the catalogue.
+reproduce it; claims are in YAML files, one for each case. Any other row is only cited, and is in a CSV file of the
+catalogue. `published_rows` returns all rows; it reads the catalogue only when a command needs it.
 
 A file of the catalogue has the rows of one source, which its `# key: value` lines name. Below the header, each line
-is one value of a row, and the values of one row share its number. `published_rows` reads these files only when a
-command needs them.
+is one value of a row, and the values of one row share its number.
+
+The JSON Schema of a claims file is generated from the types here: the docstrings of classes and fields are its
+descriptions.
 """
 
 from __future__ import annotations
@@ -49,23 +52,28 @@ if TYPE_CHECKING:
     from flagbench.manifests.model import Catalog
 
 CATALOGUE = "catalogue"
-"""The folder of the rows that are only cited."""
+"""The name of the folder with the rows that are only cited."""
 Raw = Mapping[str, Any]
 """A section of a manifest as JSON types, checked against its schema."""
 Task = Literal["pretraining", "finetuning", "lora", "inference", "matmul", "other"]
+"""The kind of work that a row measured."""
 PrecisionLabel = Literal["fp32", "tf32", "fp16", "bf16", "amp", "fp8", "fp8-cs", "fp8-mx", "mxfp8", "fp4", "nvfp4"]
+"""The precision of a cited row as the publisher calls it. A suffix such as `-cs` names the recipe of scaling."""
 _SHORT_COMMIT = 8
-"""Hexadecimal digits of a commit in a citation: enough to be unique in a project."""
+"""The number of hexadecimal digits of a commit in a citation, which is enough to be unique in a project."""
+_SOURCE_FIELD = re.compile(r"^# *(\w+): *(.*)$", re.MULTILINE)
+"""A field of the source in a file of the catalogue: a line `# key: value`."""
 SPEEDS = (
     *("tokens_per_second_per_device", "mamf_bf16", "mamf_fp8", "p_core", "p_infer_core"),
     *("samples_per_second", "tokens_per_second"),
     *("output_tokens_per_second_per_device", "output_tokens_per_second"),
 )
-"""The metrics that can be a row's speed. It is the first of these that the row has."""
+"""The metrics that can be the speed of a row, by which rows of different devices are compared: the first that it
+has."""
 _BATCH = ("batch_size", "gradient_accumulation_steps")
-"""The conditions that a row's batch is made of."""
+"""The conditions that describe the batch of a row."""
 _VERSIONS = ("torch", "cuda", "driver")
-"""The conditions that a claim's software is made of."""
+"""The conditions that describe the software of a claim."""
 _COLUMNS = {
     "device": "device_model",
     "precision": "precision",
@@ -77,9 +85,9 @@ _COLUMNS = {
     "software": "software",
     "conditions": "remarks",
 }
-"""The condition that each of these columns of the catalogue states, by column."""
-_SHOWN_APART = (*_COLUMNS.values(), *_BATCH, *_VERSIONS, "model")
-"""Conditions that are shown by themselves, and therefore are not in the `remarks` of a claim."""
+"""The columns of a catalogue file that state conditions, each with the name of its condition."""
+_IN_OTHER_PROPERTIES = (*_COLUMNS.values(), *_BATCH, *_VERSIONS, "model")
+"""The conditions that other properties of a row show, so that `remarks` leaves them out."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +95,21 @@ class Workload:
     """The model and the task of a published row, in one spelling for all sources."""
 
     model: Name
+    """The name of the model."""
     task: Task
+    """The kind of work."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a claim was published."""
+    """The place where a row was published."""
 
     project: str
+    """The name of the publisher's project, such as `FlagPerf`."""
     url: str
+    """The address of the project."""
     file: str
+    """The path of the file in the project that contains the row."""
     commit: Annotated[
         str,
         Meta(
@@ -104,7 +117,10 @@ class Source:
             description="a commit, or the day on which a page without commits was read, as in 2026-01-31",
         ),
     ]
+    """The Git commit at which the file was read, in 7 to 40 hexadecimal digits; for a page without commits, the day
+    on which it was read, such as 2026-01-31."""
     table: str
+    """The heading of the table with the row."""
 
 
 @dataclass(frozen=True)
@@ -112,28 +128,35 @@ class PublishedValue:
     """One published value of a row."""
 
     name: str
+    """The name of the metric."""
     value: Number
+    """The value in `unit`."""
     unit: str
+    """The unit of the value."""
     scope: Scope | None = None
-    """Whether a claim's value is of the job, a node or a device. None in the catalogue, where the metric's name says
-    whether the value is of a device."""
+    """Whether the value of a claim is that of the job, of a node or of a device. None in the catalogue, where the
+    name of the metric says whether the value is that of a device."""
     of: Number | None = None
-    """The total, if a cell was printed as used/total."""
+    """The total, if the publisher printed the value as used/total."""
     printed: str | None = None
-    """The cell as it was printed, such as `80.52%` or `4.30`; None if it was printed as `value`."""
+    """The value as it was printed, such as `80.52%` or `4.30`; None if it was printed as `value` is."""
     source: Source | None = None
-    """The earlier version of the table that has the value, if a later version removed it; None: the row's source."""
+    """The earlier version of the table with the value, if a later version no longer has it. None if the value is in
+    the source of the row."""
 
     @property
     def digits(self) -> str:
-        """The value in its unit, with every printed digit if it was printed in that unit."""
+        """The value as text, with all digits that were printed if it was printed in `unit`."""
         if self.printed is None or self.printed.endswith("%"):
             return str(self.value)
         return self.printed
 
 
 def printed_number(text: str) -> Decimal | None:
-    """Read a printed number with every digit: `36.1%` as 0.361 and `0.0350` as 0.0350; None if it is not finite."""
+    """Convert a printed number and keep all of its digits: `36.1%` is 0.361, and `0.0350` is 0.0350.
+
+    Returns None if the text is not a finite number.
+    """
     try:
         number = Decimal(text.removesuffix("%").strip())
     except InvalidOperation:
@@ -147,27 +170,33 @@ def printed_number(text: str) -> Decimal | None:
 
 @dataclass(frozen=True)
 class Anomaly:
-    """An oddity of a published row, with its derivation; the row itself is left as it was printed."""
+    """An inconsistency of a published row. The row itself stays as it was printed."""
 
     id: Name
+    """The name of the anomaly, which is unique in the row."""
     field: str
+    """The metric or condition of the row that is inconsistent."""
     note: str
+    """Why it is inconsistent, with the calculation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRow:
-    """A published row: its source, the work and the device, its conditions and its values."""
+    """A published row: its source, its work, its device, its conditions and its values."""
 
     id: str
-    """The id of a claim, CASE/NAME; for a row that is only cited, the name of its file and its number in the file."""
+    """The id of a claim, CASE/NAME; for a row that is only cited, FILE/NUMBER with the number of the row in its
+    file."""
     source: Source
+    """The place where the row was published."""
     file: str = ""
-    """The file of the source that has the row; empty if the source names only one file."""
+    """The file of the source with the row; empty if the source has only one file."""
     section: str = ""
-    """The part of that file that has the row; empty if it is not divided."""
+    """The section of that file with the row; empty if the file has no sections."""
     model: str
     """The name of the model, in one spelling for all sources."""
     task: Task
+    """The kind of work."""
     device_id: str | None = None
     """The id of the device model in manifests/devices; None if the publisher's name for it fits several, or none."""
     may_be: tuple[str, ...] = ()
@@ -175,10 +204,12 @@ class PublishedRow:
     conditions: Mapping[str, Scalar]
     """The conditions by name, in the publisher's words. One that was not published is absent, or `not published`."""
     metrics: tuple[PublishedValue, ...]
+    """The published values."""
     anomalies: tuple[Anomaly, ...] = ()
+    """The inconsistencies of the row."""
 
     def metric(self, name: str) -> PublishedValue | None:
-        """Find a published value by the metric's name; None if the row has none."""
+        """Find a published value by the name of its metric; None if the row does not have it."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric
@@ -194,7 +225,7 @@ class PublishedRow:
         return None
 
     def count(self, condition: str) -> int | None:
-        """Read a condition that is an integer, such as `devices`; None if it is not published, or is given in
+        """Return a condition that is an integer, such as `devices`; None if it was not published, or only in
         words."""
         number = self.conditions.get(condition)
         if not isinstance(number, int):
@@ -202,15 +233,15 @@ class PublishedRow:
         return number
 
     def text(self, condition: str) -> str:
-        """Read a condition in the publisher's words; empty if it is not published."""
-        words = self.conditions.get(condition, NOT_PUBLISHED)
-        if words == NOT_PUBLISHED:
+        """Return a condition as text, in the publisher's words; empty if it was not published."""
+        value = self.conditions.get(condition, NOT_PUBLISHED)
+        if value == NOT_PUBLISHED:
             return ""
-        return str(words)
+        return str(value)
 
     @property
     def device(self) -> str:
-        """The device as the publisher calls it."""
+        """The publisher's name for the device; `not published` if there is none."""
         return self.text("device_model") or NOT_PUBLISHED
 
     @property
@@ -220,34 +251,34 @@ class PublishedRow:
 
     @property
     def batch(self) -> str:
-        """The samples of a step in the publisher's words, or in a claim such as `32 / accumulated 2`."""
+        """The samples of a step in the publisher's words; for a claim, in a form such as `32 / accumulated 2`."""
         texts = [self.text(name) for name in _BATCH]
         return " / accumulated ".join(text for text in texts if text)
 
     @property
     def software(self) -> str:
-        """The software in the publisher's words, or the versions that a claim states."""
+        """The software in the publisher's words; for a claim, the versions that it states."""
         versions = [f"{name} {self.text(name)}" for name in _VERSIONS if self.text(name)]
         return self.text("software") or ", ".join(versions)
 
     @property
     def remarks(self) -> str:
-        """All other conditions: in the publisher's words, or in a claim each after its name."""
+        """The conditions that no other property has: in the publisher's words; for a claim, names with values."""
         remarks = self.text("remarks")
         if remarks:
             return remarks
-        others = []
+        named_values = []
         for name in self.conditions:
-            text = self.text(name)
-            if text and name not in _SHOWN_APART:
-                others.append(f"{name} {text}")
-        return "; ".join(others)
+            value = self.text(name)
+            if value and name not in _IN_OTHER_PROPERTIES:
+                named_values.append(f"{name} {value}")
+        return "; ".join(named_values)
 
     @property
     def citation(self) -> str:
-        """The source in words: its project, file, section and commit."""
+        """The source as text: its project, file, section and commit, or the day on which a page was read."""
         commit = self.source.commit
-        if re.fullmatch("[0-9a-f]+", commit):  # Otherwise it is the day on which a page was read.
+        if re.fullmatch("[0-9a-f]+", commit):
             commit = commit[:_SHORT_COMMIT]
         parts = (self.source.project, self.file or self.source.file, self.section, commit)
         return ", ".join(part for part in parts if part)
@@ -255,57 +286,79 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class ClaimPrecision:
-    """The precision as the row has it, what was executed, and how that is known."""
+    """The precision of a row: as the publisher calls it, and as it was executed."""
 
     label: str
+    """The precision as the publisher printed it."""
     executed: PeakPrecision
+    """The precision in which matmuls were executed."""
     derivation: str
+    """How it is known which precision was executed, with the calculation."""
 
 
 @dataclass(frozen=True)
 class ClaimRun:
-    """How to run what a claim says: the arguments of the image."""
+    """The arguments of a run that reproduces a claim."""
 
     nodes: PositiveCount
+    """The number of nodes."""
     gpus: PositiveCount
+    """The number of devices on each node; on processors, the number of ranks."""
     preset: Preset
+    """The size of the case: `reference` is the published size, `tiny` a small one for trials."""
     division: Division
+    """The rules of the run. `faithful`: it executes the work that the publisher describes."""
     precision: Precision
+    """The precision to execute."""
     set: Mapping[str, Any]
+    """The hyper-parameters to change with `--set`: their values by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimFields:
-    """What a claims file states about a row, without its source and its values."""
+    """The fields of a row in a claims file, without its source and its values."""
 
     id: Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+\Z")]
+    """The id of the claim: CASE/NAME."""
     title: str
+    """The title of the claim in tables."""
     row: str
+    """The row as it was printed, or those of its cells by which it is found in its table."""
     stack: Name | None
-    """The stack that runs it; null if its hardware has no stack; `no_stack` then says why."""
+    """The stack that runs the claim; null if no stack supports its hardware."""
     no_stack: Reason | None = None
+    """Why no stack runs the claim."""
     published_image: str
+    """The container image that the publisher used."""
     precision: ClaimPrecision
+    """The precision of the row, as the publisher calls it and as it was executed."""
     run: ClaimRun
+    """The arguments of a run that reproduces the claim."""
     conditions: Mapping[str, Scalar]
-    """By name; `not published` where the publisher is silent."""
+    """The conditions of the row by name; `not published` if the publisher does not state a condition."""
     environment: Mapping[str, Scalar]
+    """Facts about the publisher's environment that are not conditions, by name: the machine, its operating system,
+    and environment variables that were set."""
     anomalies: tuple[Anomaly, ...]
+    """The inconsistencies of the row."""
     aligned: bool | None = None
-    """Whether the row says that its losses are aligned: from the 21st step on, their mean relative error against the
-    publisher's reference is below 2 %. The reference losses were not published. Absent where the row does not say."""
+    """Whether the row states that its losses are aligned with the publisher's reference. They are if their mean
+    relative error from the 21st step on is below 2 %. The reference losses were not published. Absent if the row does
+    not state it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(PublishedRow, ClaimFields):
-    """A published row with the case that runs it."""
+    """A published row that a case can reproduce."""
 
     case: str
+    """The name of the case."""
 
     @property
     def precision_label(self) -> str | None:
-        """The precision as the publisher calls it."""
-        if self.task == "matmul":  # the condition `precision` is that of the run's short product
+        """The precision as the publisher calls it; None if it was not published."""
+        if self.task == "matmul":
+            # The condition `precision` of such a claim is that of the short matmul after the run, not of the row.
             return self.precision.label
         return super().precision_label
 
@@ -315,15 +368,19 @@ class RowMetric:
     """One published value in a claims file."""
 
     name: str
+    """The name of the metric."""
     value: Number
+    """The value in `unit`."""
     unit: Unit
+    """The unit of the value."""
     scope: Scope
+    """Whether the value is that of the whole job, of one node or of one device."""
     of: Number | None = None
-    """The total where a cell was printed as used/total."""
+    """The total, if the publisher printed the value as used/total."""
     printed: Word | None = None
-    """The cell as it was printed, where that is not `value`: `80.52%`."""
+    """The value as it was printed, such as `80.52%`, if that differs from `value`."""
     source: str | None = None
-    """An entry of `sources`: an earlier version of the table, whose value a later one took out."""
+    """The entry of `sources` with an earlier version of the table, if a later version no longer has the value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,30 +388,36 @@ class ClaimRow(ClaimFields):
     """One row in a claims file."""
 
     source: str | None = None
-    """An entry of `sources`."""
+    """The entry of `sources` in which the row was published; absent if the file has a single `source`."""
     metrics: Annotated[tuple[RowMetric, ...], Meta(min_length=1)]
+    """The published values of the row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsManifest:
-    """The published rows of one case."""
+    """A claims file: the published rows that one case can reproduce."""
 
     VERSION: ClassVar[str] = "claims/v1"
 
     case: Name
+    """The name of the case."""
     source: Source | None = None
+    """The place where all rows were published; absent if there are several `sources`."""
     sources: Mapping[Name, Source] = field(default_factory=dict)
-    """Where the rows stand, by name; a claim names its own. In place of `source`, for more than one."""
+    """The places where the rows were published, by a name to which each row refers. Only if there are several."""
     claims: Annotated[tuple[ClaimRow, ...], Meta(min_length=1)]
+    """The rows."""
 
 
 @dataclass(frozen=True)
 class CatalogueCases:
-    """The workload of each case, in the words of the catalogue's files: manifests/catalogue/cases.yaml."""
+    """The file manifests/catalogue/cases.yaml: the workload of each case, in the spelling of the catalogue's
+    files."""
 
     VERSION: ClassVar[str] = "catalogue-cases/v1"
 
     cases: Mapping[Name, Workload]
+    """The workloads by the name of the case."""
 
 
 @dataclass(frozen=True)
@@ -364,34 +427,56 @@ class CatalogueSource:
     project: Word
     """The project on GitHub, OWNER/NAME."""
     commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
+    """The Git commit at which the source was read."""
     path: Word
+    """The path of the file or folder with the rows."""
     license: Word
     """The licence that the project states in its repository."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueLine:
-    """One line of a catalogue file, which has one value of a row. A cell is empty if it was not published."""
+    """One line of a catalogue file, which has one value of a row. The fields are the columns of the file.
+
+    A cell is empty if it was not published.
+    """
 
     row: PositiveCount = 1
     """The number of the row in its file."""
     model: Name
+    """The name of the model, in one spelling for all sources."""
     task: Task
+    """The kind of work."""
     device: Word
+    """The publisher's name for the device."""
     device_id: Name | None = None
+    """The id of the device model in manifests/devices; empty if the publisher's name fits several, or none."""
     precision: PrecisionLabel | None = None
+    """The precision as the publisher calls it."""
     devices: PositiveCount | None = None
+    """The number of devices of the whole job."""
     nodes: PositiveCount | None = None
+    """The number of nodes."""
     batch: str = ""
+    """The samples of a step, in the publisher's words."""
     sequence: str = ""
+    """The sequence length: a number, or the publisher's words."""
     parallelism: str = ""
+    """How the ranks share the model, in the publisher's words."""
     software: str = ""
+    """The software, in the publisher's words."""
     file: str = ""
+    """The file of the source with the row; empty if the source has only one file."""
     section: str = ""
+    """The section of that file with the row."""
     conditions: str = ""
+    """All other conditions, in the publisher's words."""
     metric: Identifier
+    """The name of the metric."""
     value: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?\Z")]
+    """The value in `unit`, with all digits that were printed."""
     unit: Literal["tokens/s", "samples/s", "TFLOP/s", "%", "GiB", "GB", "B", "s", "min", "h"]
+    """The unit of the value."""
 
 
 COLUMNS = tuple(field.name for field in fields(CatalogueLine))
@@ -402,13 +487,13 @@ def build_claim(claim: Raw, file: Raw, workload: Workload, devices: Mapping[str,
     """Build a claim from a row of a claims file.
 
     Args:
-        claim: the row.
-        file: the whole file, which states the case, and the source or the sources of its rows.
+        claim: the row, in the form of ClaimRow.
+        file: the whole file, in the form of ClaimsManifest.
         workload: the model and the task of the case.
         devices: the device models of the catalog, by id.
     """
     sources = file.get("sources", {})
-    # Every field is present, in its order: `flagbench list --json` prints them.
+    # All fields are given, in their order, since `flagbench list --json` prints them.
     empty_value = dict.fromkeys(field.name for field in fields(PublishedValue))
     metrics = []
     for metric in claim["metrics"]:
@@ -432,15 +517,19 @@ def build_claim(claim: Raw, file: Raw, workload: Workload, devices: Mapping[str,
 
 @lru_cache(maxsize=1)
 def published_rows(catalog: Catalog) -> tuple[PublishedRow, ...]:
-    """Return every claim of the catalog, and then every row that is only cited, whose files are read now.
+    """Return all claims of the catalog, followed by all rows that are only cited.
 
-    Raises ManifestError (data) with every problem of these files.
+    The files of cited rows are read by the first call. Raises ManifestError (data) with every problem of these files.
     """
     return *catalog.claims.values(), *read_catalogue(catalog.root, catalog.devices)
 
 
 def read_catalogue(root: Path, devices: Mapping[str, DeviceModel]) -> tuple[PublishedRow, ...]:
-    """Read the rows of every file of the catalogue; `root` is the folder of manifests.
+    """Read the rows of all files of the catalogue.
+
+    Args:
+        root: the folder of the manifests.
+        devices: the device models of the catalog, by id.
 
     Raises ManifestError (data) with every problem of every file.
     """
@@ -457,10 +546,33 @@ def read_catalogue(root: Path, devices: Mapping[str, DeviceModel]) -> tuple[Publ
 
 
 def read_source(path: Path, title: str, devices: Mapping[str, DeviceModel]) -> list[PublishedRow]:
-    """Read the rows of a file of the catalogue; `title` is its name in messages.
+    """Read the rows of one file of the catalogue.
+
+    Args:
+        path: the file.
+        title: the name of the file in messages.
+        devices: the device models of the catalog, by id.
 
     Raises ManifestError with every problem of the file.
     """
+    text = _read_catalogue_text(path, title)
+    source_fields = dict(_SOURCE_FIELD.findall(text))
+    try:
+        source = _convert(source_fields, CatalogueSource)
+    except msgspec.ValidationError as error:
+        raise ManifestError([Problem(title, 1, (), f"in the lines that begin with #: {error}")]) from None
+    lines = parse_lines(text, title, devices)
+    # Many lines have the same name of a device, so each name is looked up once.
+    ambiguous_names = {line.device for line in lines if line.device_id is None}
+    fitting_ids = {name: fitting_devices(name, devices.values()) for name in ambiguous_names}
+    rows = []
+    for number, row_lines in groupby(lines, lambda line: line.row):
+        rows.append(_build_cited_row(f"{path.stem}/{number}", source, list(row_lines), fitting_ids))
+    return rows
+
+
+def _read_catalogue_text(path: Path, title: str) -> str:
+    """Read a file of the catalogue as text, which errors call `title`. Raises ManifestError."""
     try:
         text = read_text(path)
     except OSError as error:
@@ -470,29 +582,28 @@ def read_source(path: Path, title: str, devices: Mapping[str, DeviceModel]) -> l
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise ManifestError([Problem(title, line, (), "it contains a NUL character")])
-    try:
-        source = _convert(dict(re.findall(r"^# *(\w+): *(.*)$", text, re.MULTILINE)), CatalogueSource)
-    except msgspec.ValidationError as error:
-        raise ManifestError([Problem(title, 1, (), f"in the lines that begin with #: {error}")]) from None
-    lines = parse_lines(text, title, devices)
-    device_names = {line.device for line in lines if line.device_id is None}
-    fitting = {name: fitting_devices(name, devices.values()) for name in device_names}
-    rows = []
-    for number, row_lines in groupby(lines, lambda line: line.row):
-        rows.append(_build_cited_row(f"{path.stem}/{number}", source, list(row_lines), fitting))
-    return rows
+    return text
 
 
 def parse_lines(text: str, title: str, devices: Mapping[str, DeviceModel]) -> list[CatalogueLine]:
-    """Parse the lines of a file of the catalogue. Raises ManifestError with every problem, by line."""
+    """Parse the lines below the header of a file of the catalogue.
+
+    Args:
+        text: the whole file.
+        title: the name of the file in messages.
+        devices: the device models of the catalog, by id.
+
+    Raises ManifestError with every problem, by line.
+    """
     text_lines = text.splitlines()
-    start = 0
-    while start < len(text_lines) and text_lines[start].startswith("#"):
-        start += 1
-    reader = csv.DictReader(text_lines[start:], strict=True)
-    fault = _header_fault(set(reader.fieldnames or ()))
+    comment_lines = 0
+    while comment_lines < len(text_lines) and text_lines[comment_lines].startswith("#"):
+        comment_lines += 1
+    reader = csv.DictReader(text_lines[comment_lines:], strict=True)
+    fault = _describe_header_fault(set(reader.fieldnames or ()))
     if fault is not None:
-        raise ManifestError([Problem(title, start + 1, (), f"{fault}; the columns are {', '.join(COLUMNS)}")])
+        message = f"{fault}; the columns are {', '.join(COLUMNS)}"
+        raise ManifestError([Problem(title, comment_lines + 1, (), message)])
     problems: list[Problem] = []
     lines: list[CatalogueLine] = []
     try:
@@ -500,16 +611,17 @@ def parse_lines(text: str, title: str, devices: Mapping[str, DeviceModel]) -> li
             try:
                 lines.append(_to_line(cells, devices))
             except msgspec.ValidationError as error:
-                problems.append(Problem(title, start + reader.line_num, (), str(error).replace("$.", "")))
+                message = str(error).replace("$.", "")  # msgspec writes the field `row` as `$.row`
+                problems.append(Problem(title, comment_lines + reader.line_num, (), message))
     except csv.Error as error:
-        problems.append(Problem(title, start + reader.line_num, (), str(error)))
+        problems.append(Problem(title, comment_lines + reader.line_num, (), str(error)))
     if problems:
         raise ManifestError(problems)
     return lines
 
 
-def _header_fault(header: set[str]) -> str | None:
-    """Say what is wrong with the columns of a header; None if nothing is."""
+def _describe_header_fault(header: set[str]) -> str | None:
+    """Describe the fault of a header in words; None if it has only known columns."""
     if not header:
         return "there is no header"
     unknown = sorted(header - set(COLUMNS))
@@ -519,8 +631,8 @@ def _header_fault(header: set[str]) -> str | None:
 
 
 def _to_line(cells: Mapping[str, Any], devices: Mapping[str, DeviceModel]) -> CatalogueLine:
-    """Convert the cells of a line, by column, to the line's type. Raises msgspec.ValidationError."""
-    # The csv module uses None as the column of surplus cells, and as the cell of a missing one.
+    """Convert the cells of a line, by column, to a CatalogueLine. Raises msgspec.ValidationError."""
+    # For the csv module, surplus cells are in the column None, and a missing cell is None.
     if None in cells or None in cells.values():
         raise msgspec.ValidationError("has not as many cells as the header")
     line: CatalogueLine = _convert(cells, CatalogueLine)
@@ -530,35 +642,41 @@ def _to_line(cells: Mapping[str, Any], devices: Mapping[str, DeviceModel]) -> Ca
 
 
 def _build_cited_row(
-    id: str, source: CatalogueSource, lines: Sequence[CatalogueLine], fitting: Mapping[str, tuple[str, ...]]
+    id: str, source: CatalogueSource, lines: Sequence[CatalogueLine], fitting_ids: Mapping[str, tuple[str, ...]]
 ) -> PublishedRow:
-    """Build a row that is only cited.
+    """Build a row that is only cited, from its lines in a file of the catalogue.
 
     Args:
-        id: the name of its file and its number in it.
+        id: the id of the row, FILE/NUMBER.
         source: the source of the file.
         lines: the lines of the row, one for each value; they differ only in metric, value and unit.
-        fitting: the ids of the devices that a publisher's name fits, by name, for lines without a `device_id`.
+        fitting_ids: the ids of the devices that a publisher's name fits, by name, for lines without a `device_id`.
     """
-    first = lines[0]
+    first_line = lines[0]
     conditions: dict[str, Scalar] = {}
     for column, condition in _COLUMNS.items():
-        cell = getattr(first, column)
+        cell = getattr(first_line, column)
         if cell not in (None, ""):
             conditions[condition] = cell
-    if first.sequence.isdecimal():
-        conditions["sequence_length"] = int(first.sequence)
+    if first_line.sequence.isdecimal():
+        conditions["sequence_length"] = int(first_line.sequence)
     may_be: tuple[str, ...] = ()
-    if first.device_id is None:
-        may_be = fitting[first.device]
+    if first_line.device_id is None:
+        may_be = fitting_ids[first_line.device]
     return PublishedRow(
         id=id,
-        source=Source(source.project, f"https://github.com/{source.project}", source.path, source.commit, ""),
-        file=first.file,
-        section=first.section,
-        model=first.model,
-        task=first.task,
-        device_id=first.device_id,
+        source=Source(
+            project=source.project,
+            url=f"https://github.com/{source.project}",
+            file=source.path,
+            commit=source.commit,
+            table="",
+        ),
+        file=first_line.file,
+        section=first_line.section,
+        model=first_line.model,
+        task=first_line.task,
+        device_id=first_line.device_id,
         may_be=may_be,
         conditions=conditions,
         metrics=tuple(_to_value(line) for line in lines),
@@ -566,7 +684,7 @@ def _build_cited_row(
 
 
 def _to_value(line: CatalogueLine) -> PublishedValue:
-    """Convert a line to its value. The printed text is kept only if it is not the number's own."""
+    """Convert a line to its value. `printed` is set only if the text differs from the number as Python prints it."""
     number: Number = float(line.value)
     if line.value.isdecimal():
         number = int(line.value)
@@ -577,5 +695,5 @@ def _to_value(line: CatalogueLine) -> PublishedValue:
 
 
 def _convert(cells: Mapping[str, Any], kind: type) -> Any:
-    """Convert cells of text, by column, to a type; an empty cell counts as absent."""
+    """Convert cells of text, by column, to an instance of `kind`. An empty cell is an absent field."""
     return msgspec.convert({key: text for key, text in cells.items() if text != ""}, kind, strict=False)

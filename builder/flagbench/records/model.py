@@ -1,7 +1,8 @@
-"""A record, the result of one run, as typed data: the classes of a `record/v1` document and its parts.
+"""The types of a record, the JSON document with the result of one run (`record/v1`).
 
-`read` makes a Record from JSON. The types have the limits of the JSON Schema, which is generated from this file:
-the docstrings of classes and fields are its descriptions. Fields that are not listed here are ignored.
+`read` parses JSON into a Record; verdicts and reports read its fields. The JSON Schema of a record is generated from
+this file: types become its rules, and the docstrings of classes and fields its descriptions. They speak of JSON, so a
+field that is None here is null there. Fields of a document that are not listed here are ignored.
 """
 
 from __future__ import annotations
@@ -31,47 +32,63 @@ from flagbench_core.health.reading import DeviceHealth
 
 
 class SlowestDevice(Struct, frozen=True):
-    """The slowest of the devices that a metric is the middle one, or the mean, of."""
+    """The slowest of several devices whose median or mean a metric is."""
 
     rank: Count
+    """The rank that used the device."""
     value: Number
-    """In the unit of the metric."""
+    """The value of this device, in the unit of the metric."""
     share: Amount
-    """Of the median of the others."""
+    """The value of this device divided by the median of the other devices' values."""
 
 
 class Metric(Struct, frozen=True):
-    """One measured value. `ci95` is the 95 % interval (low, high), where the run gives one."""
+    """One measured value of the run, such as a speed, an accuracy or a peak of memory."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
+    """The name of the metric, such as `p_core`. The manifest of the case lists its metrics."""
     value: Number
+    """The value in `unit`."""
     unit: str
+    """The unit of the value, such as `samples/s`."""
     scope: Literal["job", "node", "device"]
+    """Whether the value is that of the whole job, of one node or of one device."""
     n: PositiveCount | None = None
+    """The number of observations from which the value was computed, such as steps, repeats or examples."""
     stdev: Amount | None = None
+    """The standard deviation of the observations, in `unit`."""
     ci95: tuple[Number, Number] | None = None
+    """The 95 % confidence interval of the value, as its low and its high end in `unit`; null if the run gives
+    none."""
     ci_method: str | None = None
+    """The method by which the interval was computed."""
     ci_reason: str | None = None
-    """Why the window gave no interval."""
+    """Why the run gives no interval."""
     slowest_device: SlowestDevice | None = None
-    """None for a single device, and for what all devices do together."""
+    """The slowest device if the value is the median or mean of several devices. Null for a single device, and if all
+    devices produce the value together, as in a collective."""
     note: str | None = None
+    """How the value was computed, in words."""
 
 
 class Check(Struct, frozen=True):
-    """One sanity check of a run."""
+    """One sanity check that the run made of its own results."""
 
     name: str
+    """The name of the check, such as `loss_finite`; docs/read-a-record.md lists the checks."""
     ok: bool
+    """Whether the check passed."""
     detail: str
+    """The finding of the check, in words."""
     values: dict[str, Number] = {}
-    """What it was decided by, as `flagbench_core.checks` names it."""
+    """The numbers that decided the check, by their names in `flagbench_core.checks`."""
 
 
 class Status(Struct, frozen=True):
-    """How a run ended, and where."""
+    """How the run ended, and in which phase."""
 
     state: Literal["ok", "failed", "interrupted"]
+    """Whether the run completed and is valid (`ok`), failed, or was interrupted."""
     phase: Literal[
         "usage",
         "preflight",
@@ -87,450 +104,612 @@ class Status(Struct, frozen=True):
         "report",
         "done",
     ]
+    """The phase in which the run ended; `done` if it completed."""
     reason: str | None
+    """Why the run did not complete, or is not valid; null if it is ok."""
     exit_code: Count
+    """The exit code of the run, as docs/exit-codes.md lists them; 0 if it is ok."""
     remedy: str | None = None
+    """What the user can do about the failure."""
 
 
 class Builder(Struct, frozen=True):
-    """The version of flagbench that wrote the record."""
+    """The version of flagbench that wrote the document."""
 
     version: str
+    """The version of the package."""
     commit: str | None = None
+    """The Git commit that the package or the image was built from; null if it is not known."""
     commit_reason: str | None = None
+    """Why the commit is not known."""
 
 
 class Layout(Struct, frozen=True):
-    """How the ranks share the model: data-parallel replicas, tensor-parallel parts, pipeline stages."""
+    """How the ranks of the job share the model. The product of the three numbers is the number of ranks."""
 
     dp: PositiveCount
+    """The number of data-parallel replicas of the model."""
     tp: PositiveCount
+    """The number of tensor-parallel parts that each layer is divided into."""
     pp: PositiveCount
+    """The number of pipeline stages that the layers are divided into."""
 
 
 class Device(Struct, frozen=True):
-    """One device of the system."""
+    """One device of node 0 that the run used."""
 
     index: Count
+    """The index of the device on its node, among the devices of the run."""
     name: str
+    """The name of the device model that the driver reports."""
     memory_bytes: Count | None = None
+    """The memory of the device in bytes."""
     uuid: str | None = None
-    """By which one physical device, or its slice, is told from another; None where the driver does not say."""
+    """The UUID of the physical device or of its slice (MIG); null if the driver does not report it."""
 
 
 class Cpu(Struct, frozen=True):
-    """The processor of node 0."""
+    """The processors of node 0."""
 
     model: str | None = None
+    """The name of the processor model that the kernel reports."""
     logical: Count | None = None
+    """The number of logical processors of the node."""
     usable: Count | None = None
-    """The logical processors that the run may use: fewer where it was pinned, by taskset or a cpuset."""
+    """The number of logical processors that the run may use. It is smaller than `logical` if the run was pinned, by
+    taskset or a cpuset."""
 
 
 class Image(Struct, frozen=True):
-    """The image that ran, or why that is unknown."""
+    """The container image that the run was executed in. All digests are null for a native run."""
 
     context_digest: str | None = None
+    """The digest of the source files that the image was built from."""
     digest: str | None = None
-    """Of its manifest, `REPOSITORY@sha256:...`; the engine's id where it was never pushed."""
+    """The digest of the image's manifest, as `REPOSITORY@sha256:...`; the engine's id for an image that was never
+    pushed."""
     id: str | None = None
-    """`sha256:<64 hex>` of its configuration: the same in an engine (classic store), a registry and a bucket."""
+    """The digest of the image's configuration, as `sha256:<64 hex>`. It is the same in an engine with the classic
+    image store, in a registry and in a bucket."""
     reason: str | None = None
+    """Why the digest is not known."""
 
 
 class System(Struct, frozen=True):
-    """The machines and devices of the run."""
+    """The machines and devices of the run. Facts about a single machine are those of node 0."""
 
     nodes: PositiveCount
+    """The number of nodes."""
     devices_per_node: PositiveCount
+    """The number of devices that the run used on each node; on processors, the number of ranks."""
     devices: tuple[Device, ...]
+    """The devices of node 0."""
     driver: str | None = None
+    """The version of the device driver."""
     versions: dict[str, str] = {}
-    """Versions that a vendor keeps apart: of MetaX mx_smi, driver, maca and vbios."""
+    """Further versions that a vendor reports separately, by name: for MetaX `mx_smi`, `driver`, `maca` and
+    `vbios`."""
     host: str | None = None
     """The name of node 0."""
     kernel: str | None = None
+    """The version of the Linux kernel."""
     os: str | None = None
+    """The name and version of the distribution, in a container that of the image."""
     cpu: Cpu = Cpu()
+    """The processors of node 0."""
     memory_bytes: Count | None = None
+    """The memory of node 0 in bytes."""
     nics: tuple[dict[str, Any], ...] = ()
+    """The network interfaces of node 0, each with its `name`, its `kind` (`ethernet` or `infiniband`) and, if the
+    driver reports it, its `rate`."""
     networks: tuple[str, ...] = ()
-    """Between nodes, as NCCL chose them: `IB`, `Socket`, or a plugin's name. Empty where its log does not say."""
+    """The networks that NCCL chose for the traffic between nodes: `IB`, `Socket`, or the name of a plugin. Empty if
+    its log does not say."""
     image: Image = Image()
+    """The container image that the run was executed in."""
     clock_set_seconds: Number | None = None
-    """By how much node 0's time of day was set during the run; None if by less than a second."""
+    """The seconds by which the clock of node 0 was set forward during the run, negative if it was set back; null if
+    by less than a second."""
 
 
 class Software(Struct, frozen=True):
-    """The software of the run, by version."""
+    """The versions and settings of the software that the ranks used."""
 
     python: str
+    """The version of Python."""
     torch: str | None
+    """The version of torch; null if no rank started."""
     cuda: str | None = None
+    """The version of CUDA that torch was built for."""
     hip: str | None = None
-    """In place of CUDA, in a torch built for ROCm."""
+    """The version of HIP that torch was built for, if it was built for ROCm instead of CUDA."""
     cudnn: str | None = None
+    """The version of cuDNN."""
     nccl: str | None = None
+    """The version of NCCL."""
     packages: dict[str, str] = {}
+    """The versions of other installed Python packages that affect a run, by name."""
     lock_digest: str | None = None
+    """The digest of the lock file from which the packages of the image were installed."""
     lock_digest_reason: str | None = None
+    """Why there is no digest of a lock file."""
     precision: dict[str, Any] | None = None
-    """Switches as set, and the precision that a matrix product really had."""
+    """The precision that was requested, torch's settings for TF32, and the precision in which a matmul was executed
+    with its relative error."""
     deterministic: bool | None = None
+    """Whether torch was set to use deterministic algorithms only."""
     threads: Count | None = None
-    """Of torch's operators on the host, in rank 0."""
+    """The number of threads of torch's operators on the host, in rank 0."""
     environment: dict[str, str] = {}
-    """Variables of the ranks that change a measurement, and those given by --env."""
+    """The environment variables of the ranks that can change a measurement, and those given by --env."""
     stack_expects: dict[str, Any] = {}
-    """Versions that the stack's manifest expects."""
+    """The versions that the manifest of the stack expects, by package."""
 
 
 class Timing(Struct, frozen=True):
-    """Seconds, node 0 rank 0."""
+    """The durations of the phases of the run in seconds, on rank 0 of node 0."""
 
     init: Amount | None = None
+    """The time from the start of the rank, after its imports, to the first step."""
     warmup: Amount | None = None
+    """The time of the warm-up steps, which speed metrics leave out."""
     train: Amount | None = None
+    """The time of training with its evaluations, without the initial evaluation and without writing checkpoints."""
     data_wait: Amount | None = None
+    """The time in which the rank waited for batches, over all steps."""
     step: Amount | None = None
+    """The device time of all steps."""
     eval: Amount | None = None
+    """The time of the evaluations, without the initial one."""
     e2e: Amount | None = None
+    """The time of the whole run without imports, and without writing checkpoints."""
     eval_initial: Amount | None = None
+    """The time of the evaluation before the first step."""
     checkpoint: Amount | None = None
+    """The time in which checkpoints were written."""
     val: Amount | None = None
+    """The time of the validation pass of an inference case."""
     infer: Amount | None = None
+    """The time of the inference pass of an inference case."""
     measure: Amount | None = None
+    """The time of all measurements of a case without a model."""
 
 
 class Window(Struct, frozen=True):
-    """The steps that p_core is computed from."""
+    """The steps after the warm-up, from which p_core and the other speed metrics are computed."""
 
     first_step: Count
+    """The number of the first step of the window."""
     steps: Count
+    """The number of steps in the window."""
     samples: Count
+    """The number of samples in the window, over all ranks."""
     seconds: Amount
-    """Device times of its steps, the largest of the ranks' own sums."""
+    """The sum of the device times of the steps in seconds, on the rank with the largest sum."""
     rank: Count | None = None
-    """The rank whose sum that is."""
+    """The rank with the largest sum of device times."""
     host_seconds: Amount | None = None
-    """The same of host times with all between the steps, without evaluations and checkpoints."""
+    """The host time of the steps and of everything between them except evaluations and checkpoints, in seconds, on
+    the rank with the largest sum."""
     step_seconds: tuple[Amount, ...] = ()
-    """Device time of each step on `rank`; at most 2000, evenly thinned."""
+    """The device time of each step on `rank`, in seconds. A longer window is evenly thinned to 2000 steps."""
     steady: bool | None = None
-    """Whether the drift is at most 2 %; None for too few steps."""
+    """Whether the drift is at most 2 %; null if there are too few steps to tell."""
     drift: Number | None = None
-    """Median of the second half over the first, less 1."""
+    """The median step time of the second half of the window divided by that of the first half, minus 1."""
     step_median: Amount | None = None
+    """The median of the step times, in seconds."""
     step_p5_p95: tuple[Amount, Amount] | None = None
+    """The 5th and the 95th percentile of the step times, in seconds."""
 
 
 class Peak(Struct, frozen=True):
-    """A device's peak, FLOP/s, and its source."""
+    """The peak throughput of one device in the precision of the run, according to its datasheet."""
 
     flops: Amount
+    """The peak in FLOP/s."""
     precision: str
+    """The precision for which the peak holds."""
     source: str
+    """The document that states the peak."""
 
 
 class Ceiling(Struct, frozen=True):
-    """The highest throughput measured in this run, FLOP/s per device."""
+    """The highest throughput of one device that this run measured, with a large matmul."""
 
     flops: Amount
+    """The throughput in FLOP/s, of the slowest rank."""
     precision: str
+    """The precision of the matmul."""
     method: str
+    """How the throughput was measured, in words."""
     steady: bool | None = None
-    """Whether its repeats neither drifted nor scattered; None in records of versions that did not look."""
+    """Whether the repeats neither drifted nor scattered; null in records of versions that did not check this."""
     spread: Amount | None = None
-    """Of the repeats: their standard deviation over their median, by the median absolute deviation."""
+    """The standard deviation of the repeats divided by their median, estimated from the median absolute deviation."""
 
 
 class Flops(Struct, frozen=True):
-    """Model FLOPs of the window, all ranks; peak is per device."""
+    """The model FLOPs of the window, summed over all ranks, and the peaks that they are compared with."""
 
     formula: str
+    """The id of the formula in flagbench_core.flops by which FLOPs were counted."""
     executed: Amount
+    """The FLOPs that were executed, including those for padding, without recomputation."""
     useful: Amount
+    """The FLOPs without those for padding, without recomputation."""
     recomputed: Amount | None = None
-    """What recomputing activations adds to `executed`."""
+    """The FLOPs that the recomputation of activations adds to `executed`."""
     peak: Peak | None = None
+    """The peak of one device according to its datasheet; null if it is not known."""
     peak_reason: str | None = None
+    """Why the peak is not known."""
     measured_ceiling: Ceiling | None = None
+    """The highest throughput of one device that this run measured; null if it measured none."""
 
 
 class Work(Struct, frozen=True):
-    """The work of the whole run, all ranks."""
+    """The work of all steps, summed over all ranks. An inference does not count its validation pass."""
 
     unit: str
+    """The unit in which the case counts its work, `samples` or `tokens`."""
     steps: Count
+    """The number of steps."""
     samples_executed: Count
+    """The number of samples in the batches."""
     samples_published_count: Count = 0
+    """The number of samples as the publisher counts them."""
     tokens_executed: Count | None = None
+    """The number of tokens including padding."""
     tokens_useful: Count | None = None
+    """The number of tokens without padding."""
 
 
 class Losses(Struct, frozen=True):
-    """The loss of each step, of the first ones in a long run; None where it is not finite."""
+    """The training loss of each step, averaged over replicas."""
 
     first_step: Count
-    """Number of the first step in the published run, from 0; larger for a resumed run."""
+    """The number of the first step of this run, counted from 0 at the start of training. It is larger than 0 if the
+    run resumed from a checkpoint."""
     steps: Count
-    """Steps of this run."""
+    """The number of steps of this run."""
     values: tuple[Number | None, ...]
-    """Of the first 24,000 steps in a longer run."""
+    """The loss of each step in order, of the first 24,000 steps in a longer run; null if the loss is not finite."""
 
 
 class Quality(Struct, frozen=True):
-    """Checks, losses and evaluations of the run."""
+    """The checks, losses and evaluations of the run."""
 
     checks: tuple[Check, ...]
+    """The sanity checks that the run made."""
     loss_curve: tuple[tuple[Count, Number], ...] = ()
+    """Points of the loss curve, each a step and its loss. A longer curve is evenly thinned to 200 points."""
     losses: Losses | None = None
-    """The complete loss curve, which `loss_curve` thins to 200 points."""
+    """The loss of each step; null if the case does not train."""
     evaluations: tuple[dict[str, Any], ...] = ()
+    """The evaluations in order, each with its `accuracy`, the number of examples `counted`, its `seconds` and when it
+    was made."""
     converged: bool | None = None
+    """Whether training reached the published target."""
     resumed: dict[str, Any] | None = None
-    """The checkpoint that the run resumed from."""
+    """The checkpoint that the run resumed from; null if it did not resume."""
     training: dict[str, Any] | None = None
-    """What the case knows once training has ended: skipped updates, a loss scale, the bubble of a pipeline."""
+    """Facts that the case reports at the end of training, such as skipped updates, the loss scale or the bubble of
+    the pipeline."""
     absent: dict[str, str] = {}
-    """What could not be measured, each with the reason."""
+    """The measurements that could not be made: their names, and the reason of each."""
 
 
 class SlowDevice(Struct, frozen=True):
-    """A device that is slower than the others by more than the spread of its measurements explains."""
+    """A device that is slower than the other devices by more than the spread of the measurements explains."""
 
     rank: Count
+    """The rank that used the device."""
     share: Amount
-    """Of the median of the others."""
+    """The rate of the device divided by the median rate of the other devices: the median over all measurements."""
 
 
 class Measurement(Struct, frozen=True):
-    """One operation, repeated on all devices at the same time; rates in FLOP/s or B/s, medians of the repeats."""
+    """One operation without a model, such as a matmul or a copy, repeated on all devices at the same time.
+
+    Rates are in `unit`; the rate of a device is the median of its repeats.
+    """
 
     name: str
+    """The name of the measurement, such as `memory_bandwidth`."""
     operation: str
+    """The kind of operation: `matmul`, `copy`, or a collective such as `all_reduce`."""
     unit: str
+    """The unit of the rates: FLOP/s for matmuls, B/s for all other operations."""
     repeats: PositiveCount
-    """The last ones, which were kept."""
+    """The number of repeats that were kept, which are the last ones."""
     steady: bool
-    """Whether they neither drift nor scatter on any device."""
+    """Whether the repeats neither drift nor scatter on any device."""
     rate: Amount
-    """Of the middle device; of a collective, its algorithm bandwidth."""
+    """The rate of the device with the median rate (of two devices, the slower one). For a collective, the algorithm
+    bandwidth of all devices together."""
     spread: Amount
-    """Standard deviation over median, by the median absolute deviation."""
+    """The standard deviation of the repeats of that device divided by their median, estimated from the median
+    absolute deviation."""
     stdev: Amount
+    """The standard deviation of the repeats of that device, in `unit`."""
     ci95: tuple[Amount, Amount] | None = None
+    """The 95 % confidence interval of the rate, as its low and its high end; null if the repeats give none."""
     bus_rate: Amount | None = None
-    """Of a collective: by the factors of nccl-tests."""
+    """The bus bandwidth of a collective in B/s, as nccl-tests defines it; null for other operations."""
     devices: tuple[Amount, ...] = ()
-    """Of each rank, of at most 64."""
+    """The rate of each device in the order of ranks. Empty for a collective, and for more than 64 ranks."""
     precision: str | None = None
+    """The precision of a matmul."""
     shape: tuple[PositiveCount, ...] = ()
-    """m, n and k of a product of (m, k) by (k, n)."""
+    """The sizes m, n and k of a matmul of an (m, k) matrix by a (k, n) matrix."""
     transposed: bool | None = None
-    """Whether the second factor is stored as (n, k)."""
+    """Whether the second matrix of a matmul is stored transposed, as (n, k)."""
     tried: PositiveCount | None = None
-    """Shapes of which this one was the fastest."""
+    """The number of shapes that were tried, if the measurement is that of the fastest shape."""
     cleared_bytes: PositiveCount | None = None
-    """Of a buffer that is zeroed before each product, so that its operands are not in a cache."""
+    """The size in bytes of a buffer that was zeroed before each matmul, to remove the matrices from the caches."""
     heated_seconds: Amount | None = None
-    """Of products that heated the device before, once in the run; None where none did. Then the repeats before the
-    kept ones and these took at least 1 s."""
+    """The seconds of matmuls that heated the device, once in the run, before this measurement; null if the device was
+    not heated. If it was, all repeats of this measurement, including those before the kept ones, took at least 1
+    s."""
     bytes: PositiveCount | None = None
+    """The size in bytes of the array that is copied or that a collective processes."""
     pinned: bool | None = None
-    """Whether the memory of the host is pinned."""
+    """Whether the host memory of a copy between host and device is pinned."""
 
 
 class Result(Struct, frozen=True):
-    """A fixed operation, computed twice on every device and compared bit by bit."""
+    """The results of one fixed operation, computed twice on every device and compared bit by bit."""
 
     name: str
+    """The name of the operation."""
     digests: dict[str, tuple[Count, ...]]
-    """The ranks by the digest of their result."""
+    """The ranks by the digest of their first result. All ranks with the same bits have the same digest."""
     changed: tuple[Count, ...] = ()
-    """Ranks whose two results differ."""
+    """The ranks whose second result differs from their first."""
     apart: tuple[Count, ...] = ()
-    """Ranks whose result is not that of most devices of their model and driver, or all where none is."""
+    """The ranks whose result differs from that of most devices with the same model and driver. If no result has a
+    majority among these devices, all of their ranks."""
 
 
 class OtherBits(Struct, frozen=True):
-    """A fixed operation whose result on a rank is not that of before the laps, or of the devices alike."""
+    """A fixed operation that gave wrong bits on a rank after a lap of a soak.
+
+    The result differs from that before the laps, or from that of the other devices with the same model and driver.
+    """
 
     name: str
+    """The name of the operation."""
     rank: Count
+    """The rank with the different result."""
 
 
 class LapFinding(Struct, frozen=True):
-    """What the health of a device says after a lap (`flagbench_core.health.judge`)."""
+    """A problem in the health of a device, found by `flagbench_core.health.judge` after a lap of a soak."""
 
     rank: Count
+    """The rank that used the device."""
     kind: str
-    """The rule, such as xid-79 or ecc-uncorrected."""
+    """The rule that found the problem, such as `xid-79` or `ecc-uncorrected`."""
     outcome: str
-    """FAIL, FIX or INCONCLUSIVE. After the first two no other lap was begun."""
+    """The severity: FAIL or FIX, after which the soak ends, or INCONCLUSIVE."""
     reason: str
+    """The problem in words."""
 
 
 class Lap(Struct, frozen=True):
-    """One lap of a soak, in which all devices are measured at the same time."""
+    """One lap of a soak. In each lap, all devices repeat the same measurements at the same time."""
 
     lap: PositiveCount
-    """From 1 on."""
+    """The number of the lap, counted from 1."""
     seconds: Amount
+    """The duration of the lap in seconds."""
     rates: dict[str, tuple[Amount, ...]] = {}
-    """By measurement, the median of each rank over the lap in FLOP/s or B/s; of a collective one, its algorithm
-    bandwidth. Without those that are the fastest of several shapes. Empty for more than 64 ranks."""
+    """The median rate of each rank over the lap in FLOP/s or B/s, by the name of the measurement. A collective has
+    one rate, its algorithm bandwidth. Measurements that choose the fastest of several shapes are left out. Empty for
+    more than 64 ranks."""
     other_bits: tuple[OtherBits, ...] = ()
-    """Computed after the lap. If there are any, it was the last one."""
+    """The fixed operations that gave wrong bits after the lap. If there are any, the lap was the last one."""
     health: tuple[LapFinding, ...] | None = None
-    """None where it was not read: on a processor, and after a reading that did not end in time."""
+    """The problems in the health of the devices after the lap. Null if health was not read: on processors, and after
+    a reading that did not end in time."""
     counters: dict[str, tuple[Count, ...]] = {}
-    """Those of a device's health that rose since the soak began, by how much on each rank."""
+    """The health counters that rose since the soak began: by the name of the counter, how much it rose on each
+    rank."""
 
 
 class Rank(Struct, frozen=True):
-    """One rank of the run; seconds."""
+    """One rank of the run, which is one process and uses one device. Times are in seconds."""
 
     rank: Count
+    """The number of the rank in the job, counted from 0."""
     node: Count
+    """The number of its node, counted from 0."""
     local_rank: Count | None = None
+    """The number of the rank on its node, counted from 0."""
     pid: Count | None = None
+    """The id of its process."""
     host: str | None = None
+    """The name of its node."""
     uuid: str | None = None
-    """Of its device."""
+    """The UUID of its device."""
     steps: Count | None = None
+    """The number of steps that the rank took."""
     step_median: Amount | None = None
+    """The median device time of a step."""
     first_collective_median: Amount | None = None
+    """The median time from the start of a step to its first collective; null if it was not measured."""
     collective_wait_median: Amount | None = None
+    """The median time in a step that the rank waited for other ranks in collectives; null if it was not measured."""
     data_wait_total: Amount | None = None
+    """The time in which the rank waited for batches, over all steps."""
     processors: Count | None = None
-    """The logical processors that it may use."""
+    """The number of logical processors that the rank may use."""
     processor_seconds: Amount | None = None
-    """Its main thread ran on a processor during the loop."""
+    """The time in which the main thread of the rank ran on a processor during the loop of steps."""
     processor_wait_seconds: Amount | None = None
-    """Its main thread was ready to run and waited for a processor."""
+    """The time in which the main thread was ready to run but waited for a processor during the loop of steps."""
     bubble: Annotated[float, Meta(le=1)] | Annotated[int, Meta(le=1)] | None = None
-    """Share of its pipeline's time over the window in which it ran no forward or backward pass."""
+    """The share of its pipeline's time over the window in which the rank ran no forward or backward pass."""
     exit: str | None = None
+    """How the process of the rank ended, in words; null if it ended normally."""
 
 
 class RankColumns(Struct, frozen=True):
-    """What the ranks of a large job have, in the order of ranks. Those that differ are listed by themselves, too."""
+    """The ranks of a job with more than 256 ranks in a compact form. The lists are in the order of ranks or nodes.
+
+    The record's `ranks` additionally lists the ranks that differ from most others.
+    """
 
     ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    """The number of ranks."""
     hosts: tuple[str | None, ...]
-    """By node; all have as many ranks."""
+    """The name of each node. All nodes have the same number of ranks."""
     steps: Count
+    """The number of steps that most ranks took."""
     exit: str | None = None
+    """How the processes of most ranks ended, in words; null if normally."""
     pids: Packed | None = None
+    """The id of each rank's process."""
     processor_milliseconds: Packed | None = None
+    """The time in which the main thread of each rank ran on a processor, in milliseconds."""
     processor_wait_milliseconds: Packed | None = None
+    """The time in which the main thread of each rank waited for a processor, in milliseconds."""
 
 
 class WindowEnergy(Struct, frozen=True):
-    """The energy of one device in the steps of the window and the waits between them.
+    """The energy that one device used in the steps of the window and in the waits between them.
 
-    Without the warm-up, evaluations and checkpoints.
+    It does not include the warm-up, evaluations and checkpoints.
     """
 
     joules: Amount
+    """The energy in joules."""
     source: Literal["counter", "power"]
-    """The device's own counter of energy, or samples of its power, integrated."""
+    """Whether the energy was read from the device's own energy counter (`counter`), or integrated over time from
+    samples of its power (`power`)."""
     steps: Count
-    """Those of `window`, which it is of."""
+    """The number of steps in which the energy was used."""
     seconds: Amount
-    """From the start of the steps to their end on the device."""
+    """The time from the start of these steps to their end on the device, in seconds."""
     error_j: Amount | None = None
-    """The most by which `joules` is wrong because the counter is interpolated between readings; None for power."""
+    """The largest possible error of `joules`, because the counter is interpolated between two readings. Null if the
+    energy was integrated from power, whose error is not known."""
 
 
 class RunHealth(Struct, frozen=True):
-    """What was read of a device's health, as `flagbench_core.health.reading` describes it; absent if it was not."""
+    """The health of a device before and after the run: counters of errors, states and links."""
 
     before: DeviceHealth | None = None
-    """While the ranks imported, before they used the device."""
+    """The health while the ranks imported modules, before they used the device; null if it was not read."""
     after: DeviceHealth | None = None
-    """After the last rank had ended."""
+    """The health after the last rank had ended; null if it was not read."""
 
 
 class DeviceTelemetry(Struct, frozen=True):
-    """Telemetry of one device."""
+    """The samples of one device's monitor, summarised over the run. A value that was not measured is null."""
 
     index: Count | None = None
+    """The index of the device on its node, among the devices of the run."""
     name: str | None = None
+    """The name of the device model that the monitor reports."""
     throttle_seconds: dict[str, Amount] = {}
+    """The seconds in which the clocks were lowered, by reason."""
     foreign_processes: Count = 0
+    """The number of processes of other users or runs that used the device before the run."""
     mem_used_before_bytes: Count = 0
+    """The memory of the device that was in use before the run, in bytes."""
     mem_used_max_bytes: Count | None = None
+    """The largest memory in use in any sample, in bytes."""
     power_mean_w: Number | None = None
+    """The mean power in watts."""
     power_max_w: Number | None = None
+    """The highest power in any sample, in watts."""
     energy_j: Number | None = None
-    """Of the whole training or inference, its warm-up, evaluations and checkpoints included."""
+    """The energy of the whole training or inference in joules, including warm-up, evaluations and checkpoints."""
     energy_seconds: Number | None = None
+    """The time that `energy_j` covers, in seconds."""
     window_energy: WindowEnergy | None = None
-    """None in records of versions that did not measure it."""
+    """The energy of the window; null if no samples enclose the window, and in records of versions that did not
+    measure it."""
     temperature_max_c: Number | None = None
+    """The highest temperature in any sample, in degrees Celsius."""
     sm_clock_mean_mhz: Number | None = None
+    """The mean clock of the device's processors in MHz."""
     sm_clock_min_mhz: Number | None = None
+    """The lowest clock of the device's processors in any sample, in MHz."""
     sm_clock_busy_mhz: Amount | None = None
-    """The mean while the device was not idle."""
+    """The mean clock of the device's processors in the samples in which it was not idle, in MHz."""
     sm_clock_max_mhz: Amount | None = None
-    """The highest that the device allows."""
+    """The highest clock that the device allows for its processors, in MHz."""
     power_limit_w: Amount | None = None
-    """The limit in force; `power_limit_default_w` is the device's own."""
+    """The power limit in force, in watts."""
     power_limit_default_w: Amount | None = None
+    """The power limit that the device has by default, in watts."""
     util_mean: Number | None = None
+    """The mean utilisation that the monitor reports, from 0 to 1."""
     health: RunHealth | None = None
-    """None in records of versions that did not read it, and where the monitor names no device."""
+    """The health of the device before and after the run; null if the monitor cannot identify the device, and in
+    records of versions that did not read it."""
 
 
 class CpuTelemetry(Struct, frozen=True):
-    """Telemetry of node 0's logical processors."""
+    """The use of node 0's processors and memory, summarised over the run. A value that was not measured is null."""
 
     util_mean: Fraction | None = None
-    """The share of them that was busy."""
+    """The mean share of the logical processors that was busy."""
     others_mean: Amount | None = None
-    """How many of them processes outside the run kept busy."""
+    """The mean number of logical processors that processes outside of the run kept busy."""
     steal_mean: Fraction | None = None
-    """The share that other virtual machines took."""
+    """The mean share of the logical processors' time that other virtual machines took."""
     quota: Amount | None = None
-    """How many of them the run's control group may use."""
+    """The number of logical processors that the control group of the run may use; null if it is not limited."""
     throttled: Fraction | None = None
-    """The share of the quota's periods in which it was used up."""
+    """The share of the quota's periods in which the run used up the quota."""
     mem_used_max_bytes: Count | None = None
+    """The largest memory in use on the node in any sample, in bytes."""
 
 
 class Telemetry(Struct, frozen=True):
-    """Telemetry, summarised over the run; of node 0."""
+    """The samples of node 0's monitor, which reads devices, processors and memory, summarised over the run."""
 
     devices: tuple[DeviceTelemetry, ...] = ()
+    """The summary of each device."""
     cpu: CpuTelemetry = CpuTelemetry()
+    """The summary of the processors and the memory."""
     problems: tuple[str, ...] = ()
-    """What is wrong with it: errors of the monitor, each once, and samples that end before the run."""
+    """The problems of the monitor: its errors, each once, and whether its samples end before the run does."""
     samples: Count | None = None
+    """The number of samples."""
     errors: Count = 0
-    """Readings that failed."""
+    """The number of readings that failed."""
     interval_s: Amount | None = None
-    """The median between samples; None for fewer than two."""
+    """The median time between two samples in seconds; null for fewer than two samples."""
     unavailable: str | None = None
-    """Why no device was monitored."""
+    """Why no device was monitored; null if devices were monitored."""
 
 
 class BundleDigest(Struct, frozen=True):
-    """The bundle of raw evidence of the node that printed the record."""
+    """The bundle of a node: the archive with the raw evidence of its ranks."""
 
     node: Count
+    """The number of the node, counted from 0."""
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    """The sha256 of the archive in hexadecimal."""
     bytes: Count
+    """The size of the archive in bytes."""
 
 
 class Launch(Struct, frozen=True):
-    """The run by the clock of the host that launched it, `flagbench run`, not by the run's own."""
+    """The launch of the run, as `flagbench run` timed it with the clock of its host."""
 
     started_at: Time
+    """The time at which the run was launched, UTC."""
     seconds: Amount
-    """From before the process or the container was started until it had ended."""
+    """The time from before the process or the container was started until it had ended, in seconds."""
     via: Name
+    """The launcher, such as `native` or `docker`."""
 
 
 class Record(Struct, frozen=True):
@@ -539,62 +718,84 @@ class Record(Struct, frozen=True):
     VERSION: ClassVar[str] = "record/v1"
 
     record_id: RecordId
+    """The unique id of the record."""
     run_id: RunId
-    """The same on all nodes of the run."""
+    """The id of the run, which is the same on all nodes of the run."""
     created_at: Time
-    """UTC."""
+    """The time at which the record was made, UTC."""
     flagbench: Builder
+    """The version of flagbench that executed the run."""
     case: Name
+    """The name of the case, which is the workload."""
     stack: Name
+    """The name of the stack, which is the software for a family of devices."""
     preset: Literal["reference", "tiny"]
+    """The size of the case: `reference` is the published size, `tiny` a small one for trials."""
     division: Literal["faithful"]
+    """The rules of the run. `faithful`: it executes the work that the publisher describes."""
     config: dict[str, Any] | None
-    """The resolved configuration; None where it could not be resolved."""
+    """The resolved configuration, which is everything that determined what was executed; null if it could not be
+    resolved."""
     config_digest: Digest | None
-    """sha256 of `config` as canonical JSON: sorted keys, no spaces."""
+    """The sha256 of `config` as canonical JSON, which has sorted keys and no spaces."""
     conditions: Mapping[str, Scalar | None]
-    """What a claim's conditions are compared with; None where it could not be found out."""
+    """The facts that are compared with the conditions of a claim (a published result), by name; null if a fact is not
+    known."""
     system: System
+    """The machines and devices of the run."""
     software: Software
+    """The versions and settings of the software that the ranks used."""
     timing: Timing
+    """The durations of the phases of the run."""
     metrics: tuple[Metric, ...]
+    """The measured values of the run."""
     flops: Flops | None
+    """The model FLOPs of the window; null if the case does not count FLOPs, or the run ended before the window."""
     work: Work | None
+    """The work of all steps; null if the run ended before every rank had finished a step."""
     quality: Quality | None
+    """The checks, losses and evaluations; null if the run ended before every rank had finished a step."""
     telemetry: Telemetry | None
+    """The summary of node 0's monitor; null if there is none."""
     ranks: tuple[Rank, ...]
-    """One for each; in a document with rank_columns only those that differ from most others."""
+    """One entry for each rank. In a document with `rank_columns`, only the ranks that differ from most others."""
     status: Status
+    """How the run ended."""
     argv: tuple[str, ...] = ()
-    """Arguments of the entrypoint, without secrets."""
+    """The arguments of the image's entrypoint, without secrets."""
     bundle: BundleDigest | None = None
-    """That of the node that printed the record."""
+    """The bundle of the node that printed the record; null if it wrote none."""
     layout: Layout | None = None
+    """How the ranks share the model."""
     window: Window | None = None
+    """The steps from which the speed metrics are computed; null if the run ended in its warm-up."""
     measurements: tuple[Measurement, ...] = ()
-    """Of a case that measures the device."""
+    """The measurements without a model: of a case that measures the device, or before the steps of a model."""
     slow_devices: tuple[SlowDevice, ...] = ()
-    """In all measurements together: the median share of the others' rate."""
+    """The devices that are slower than the others in all measurements together."""
     results: tuple[Result, ...] = ()
-    """Of fixed operations on these devices."""
+    """The results of fixed operations, by which devices that compute wrong bits are found."""
     laps: tuple[Lap, ...] = ()
-    """Those that a soak finished; `measurements` is of the first."""
+    """The laps that a soak finished. `measurements` has the values of the first lap."""
     rank_columns: RankColumns | None = None
-    """Of more than some hundred ranks; `ranks` has an entry for each all the same."""
+    """The ranks of a job with more than 256 ranks in a compact form."""
     evidence: Evidence | None = None
+    """The integers from which the numbers of the record are computed."""
     evidence_digest: Digest | None = None
-    """sha256 of `evidence` as canonical JSON."""
+    """The sha256 of `evidence` as canonical JSON, which has sorted keys and no spaces."""
     evidence_reason: str | None = None
     """Why the record of a large job has no evidence."""
     telemetry_reason: str | None = None
+    """Why the record has no telemetry."""
     launch: Launch | None = None
-    """None where no `flagbench run` launched it, or where the image delivered the record by itself."""
+    """The launch of the run; null if `flagbench run` did not launch it, or if the image delivered the record
+    itself."""
     raw: dict[str, Any] = {}
-    """The whole document, including fields unknown to this model."""
+    """The whole document, including fields that this class does not have."""
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """The sanity checks that the run made; it is empty if the run ended before the first one."""
+        """The sanity checks that the run made; empty if the run ended before the first check."""
         if self.quality is None:
             return ()
         return self.quality.checks
@@ -606,14 +807,14 @@ class Record(Struct, frozen=True):
 
     @property
     def duration(self) -> float | None:
-        """How long the run took in seconds, without imports; None if nothing was timed.
+        """The duration of the run in seconds, without imports; None if nothing was timed.
 
-        For a run that did not reach its end it is the sum of the phases that were timed.
+        For a run that did not reach its end, it is the sum of the phases that were timed.
         """
         timing = self.timing
         seconds = timing.e2e
         if seconds is None:
-            parts = (
+            phases = (
                 timing.init,
                 timing.train,
                 timing.eval_initial,
@@ -622,13 +823,13 @@ class Record(Struct, frozen=True):
                 timing.infer,
                 timing.measure,
             )
-            seconds = math.fsum(part for part in parts if part is not None)
+            seconds = math.fsum(phase for phase in phases if phase is not None)
         if seconds <= 0:
             return None
         return float(seconds)
 
     def metric(self, name: str) -> Metric | None:
-        """Return a measured metric by its name, or None if it was not measured."""
+        """Find a metric by its name; None if it was not measured."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric

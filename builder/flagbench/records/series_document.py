@@ -22,20 +22,24 @@ from flagbench.records.scalars import Count, Digest, Name, PositiveCount, Record
 from flagbench_core.exit_codes import ExitCode
 
 MAX_RUNS = 1000
+"""The most runs of a series."""
 MAX_SERIES_BYTES = 4 * 2**20
 """The size limit of a document; one of MAX_RUNS runs is smaller."""
 LONGEST_NAME = 64
-"""Most characters of a series' name: the id of a run, which begins with it, has at most 128."""
+"""The most characters of a series' name: the id of a run, which begins with it, has at most 128."""
 SERIES_NAME = re.compile(rf"[0-9A-Za-z][0-9A-Za-z_-]{{0,{LONGEST_NAME - 1}}}")
+"""The form of a series' name, which becomes part of run ids and file names."""
 MAX_SEED = 2**31 - 1
 """The largest seed: the largest signed integer of 32 bits."""
 MAX_SECONDS = 1e9
-"""No run takes longer: 32 years."""
+"""The largest duration of a run, seconds: 32 years. A larger number in a document is an error."""
 SIDES = ("a", "b")
 """The sides of two interleaved series, whose runs alternate. A is run first."""
 
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+"""A sha256 in hexadecimal."""
 State = Literal["ok", "failed", "interrupted", "missing", "not_run"]
+"""How a run of a series ended; see `SeriesRun.state`."""
 
 
 class SeriesError(FlagbenchError):
@@ -48,70 +52,90 @@ class SeriesError(FlagbenchError):
 
 
 class SeriesRun(Struct, frozen=True):
-    """One run of a series. What is unknown is None."""
+    """One run of a series. A field is null if its value is not known."""
 
     run: PositiveCount
-    """Its number, from 1."""
+    """The number of the run in the series, counted from 1."""
     run_id: RunId
+    """The id of the run: the id of the series, a hyphen, and the number of the run."""
     seed: Annotated[int, Meta(ge=0, le=MAX_SEED)]
+    """The random seed of the run."""
     state: State
-    """`missing`: it was due, and nothing says how it ended; `not_run`: the series ended before it was started."""
+    """How the run ended: `ok`, `failed` or `interrupted` as in its record; `missing` if it was due but nothing shows
+    how it ended; `not_run` if the series ended before the run was started."""
     exit_code: Count | None = None
+    """The exit code of the run."""
     record_id: RecordId | None = None
+    """The id of the record that the run produced."""
     sha256: Sha256 | None = None
-    """Of the record, with its final newline."""
+    """The sha256 of the record's bytes, including the final newline, in hexadecimal."""
     created_at: Time | None = None
-    """When the record was made, UTC."""
+    """The time at which the record was made, UTC."""
     config_digest: Digest | None = None
-    """Of the configuration in the record."""
+    """The digest of the configuration in the record."""
     started_at: Time | None = None
+    """The time at which the run was launched, UTC, by the clock of the host."""
     seconds: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] | None = None
-    """From start to end, by the clock of the host that launched it."""
+    """The duration of the run from launch to end in seconds, by the clock of the host that launched it."""
     reason: str | None = None
+    """Why the run did not end with the state `ok`, in words."""
 
 
 class SeriesRequest(Struct, frozen=True):
-    """What was asked for."""
+    """The request for a series: what each of its runs executes, and where."""
 
     command: tuple[str, ...]
     """The words of the command line after `flagbench`."""
     case: Name
+    """The name of the case, which is the workload."""
     stack: Name
+    """The name of the stack, which is the software for a family of devices."""
     via: Name
+    """The launcher of the runs, such as `native` or `docker`."""
     image: str | None = None
-    """As the user named it; None for a native run."""
+    """The image as the user named it; null for a native run."""
     image_digest: str | None = None
+    """The digest of the image, from the first record of the series."""
     image_id: str | None = None
-    """Both as the first record has them."""
+    """The id of the image, from the first record of the series."""
     config_digest: Digest | None = None
-    """Of the configuration before a run's own seed is set; None where the host could not resolve it."""
+    """The digest of the configuration before the seed of a run is set; null if the host could not resolve the
+    configuration."""
 
 
 class SeriesDocument(Struct, frozen=True):
-    """A series, ended or not."""
+    """A series: runs that were requested together, in their order. The series may still be running."""
 
     VERSION: ClassVar[str] = "series/v1"
 
     series_id: RunId
+    """The id of the series: its name, and `-a` or `-b` if it is one of two interleaved series."""
     nonce: Annotated[str, Meta(pattern=rf"^{SERIES_NAME.pattern}\Z")]
-    """The name of the series; two interleaved series have the same."""
+    """The name of the series. Two interleaved series have the same name."""
     nonce_by: Literal["user", "flagbench"]
     """Who chose the name: the user with --name, or flagbench at random."""
     seeds: Literal["derived", "given"]
-    """`derived` from the name; `given` with --seed, the same for all runs."""
+    """How the seeds of the runs were chosen: `derived` from the name, a different one for each run; or `given` with
+    --seed, the same for all runs."""
     token: Annotated[str, Meta(pattern=r"^[0-9a-f]{16,64}\Z")]
-    """Random, so that two series with one name are never the same bytes."""
+    """Random hexadecimal digits, so that the documents of two series with the same name always differ."""
     flagbench: Builder
+    """The version of flagbench that planned the series."""
     request: SeriesRequest
+    """What each run executes, and where."""
     requested: Annotated[int, Meta(ge=1, le=MAX_RUNS)]
+    """The number of runs that were requested."""
     runs: Annotated[tuple[SeriesRun, ...], Meta(min_length=1, max_length=MAX_RUNS)]
+    """The runs in order, including those that have not been started."""
     started_at: Time
+    """The time at which the series started, UTC."""
     ended_at: Time | None = None
-    """None: it has not ended, or was killed."""
+    """The time at which the series ended, UTC; null if it has not ended or was killed."""
     interleaved_with: RunId | None = None
-    """The id of the series whose runs alternate with these."""
+    """The id of the other series if the runs of two series alternate; else null."""
     looks: tuple[PositiveCount, ...] | None = None
-    """The numbers of runs after which it may end because its verdict is decided, fixed in advance."""
+    """The numbers of finished runs after which the series may end early if its verdict is decided. They are fixed
+    before the first run. Null if the series never ends early."""
 
     @property
     def ended_by_rule(self) -> bool:

@@ -42,7 +42,7 @@ def test_records_may_have_unknown_fields() -> None:
 
 def test_docstrings_of_fields_are_descriptions() -> None:
     build = SCHEMAS["stack-v1.json"]["$defs"]["StackBuild"]["properties"]
-    assert build["left_out"]["description"] == "Packages a reader would look for, and why they are not here."
+    assert build["env"]["description"] == "The environment variables of the image."
 
 
 def test_a_whole_number_with_a_point_is_no_integer() -> None:
