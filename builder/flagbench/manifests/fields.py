@@ -91,7 +91,7 @@ def keys(names: Any, *required: str) -> Meta:
 
 
 class Manifest:
-    """The base class of the manifests of which images get a compiled copy: Case, DeviceModel and Stack."""
+    """The base class of loaded manifests. Images get a compiled copy of those of cases, devices and stacks."""
 
     raw: Mapping[str, Any]
     """The manifest as JSON types."""
@@ -105,5 +105,5 @@ class Manifest:
 
     @cached_property
     def compiled(self) -> str:
-        """The text of the copy for images, case.json or stacks/NAME.json: JSON with sorted keys and an indent of one."""
+        """The text of the copy for images, case.json or stacks/NAME.json: JSON with sorted keys."""
         return json.dumps(self.read_by_images, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -64,12 +64,20 @@ _SHORT_COMMIT = 8
 _SOURCE_FIELD = re.compile(r"^# *(\w+): *(.*)$", re.MULTILINE)
 """A field of the source in a file of the catalogue: a line `# key: value`."""
 SPEEDS = (
-    *("tokens_per_second_per_device", "mamf_bf16", "mamf_fp8", "p_core", "p_infer_core"),
-    *("samples_per_second", "tokens_per_second"),
-    *("output_tokens_per_second_per_device", "output_tokens_per_second"),
+    "tokens_per_second_per_device",
+    "mamf_bf16",
+    "mamf_fp8",
+    "p_core",
+    "p_infer_core",
+    "samples_per_second",
+    "tokens_per_second",
+    "output_tokens_per_second_per_device",
+    "output_tokens_per_second",
 )
-"""The metrics that can be the speed of a row, by which rows of different devices are compared: the first that it
-has."""
+"""The metrics that can be the speed of a row, by which rows of different devices are compared.
+
+The speed of a row is the first of these metrics that it has.
+"""
 _BATCH = ("batch_size", "gradient_accumulation_steps")
 """The conditions that describe the batch of a row."""
 _VERSIONS = ("torch", "cuda", "driver")
@@ -185,8 +193,7 @@ class PublishedRow:
     """A published row: its source, its work, its device, its conditions and its values."""
 
     id: str
-    """The id of a claim, CASE/NAME; for a row that is only cited, FILE/NUMBER with the number of the row in its
-    file."""
+    """The id: CASE/NAME for a claim; for a row that is only cited, FILE/NUMBER with its number in the file."""
     source: Source
     """The place where the row was published."""
     file: str = ""
@@ -225,8 +232,7 @@ class PublishedRow:
         return None
 
     def count(self, condition: str) -> int | None:
-        """Return a condition that is an integer, such as `devices`; None if it was not published, or only in
-        words."""
+        """Return a condition that is an integer, such as `devices`; None if no integer was published."""
         number = self.conditions.get(condition)
         if not isinstance(number, int):
             return None
@@ -246,7 +252,7 @@ class PublishedRow:
 
     @property
     def precision_label(self) -> str | None:
-        """The precision as the publisher calls it."""
+        """The precision as the publisher calls it; None if it was not published."""
         return self.text("precision") or None
 
     @property
@@ -258,8 +264,15 @@ class PublishedRow:
     @property
     def software(self) -> str:
         """The software in the publisher's words; for a claim, the versions that it states."""
-        versions = [f"{name} {self.text(name)}" for name in _VERSIONS if self.text(name)]
-        return self.text("software") or ", ".join(versions)
+        software = self.text("software")
+        if software:
+            return software
+        versions = []
+        for name in _VERSIONS:
+            version = self.text(name)
+            if version:
+                versions.append(f"{name} {version}")
+        return ", ".join(versions)
 
     @property
     def remarks(self) -> str:
@@ -278,7 +291,8 @@ class PublishedRow:
     def citation(self) -> str:
         """The source as text: its project, file, section and commit, or the day on which a page was read."""
         commit = self.source.commit
-        if re.fullmatch("[0-9a-f]+", commit):
+        is_day = "-" in commit
+        if not is_day:
             commit = commit[:_SHORT_COMMIT]
         parts = (self.source.project, self.file or self.source.file, self.section, commit)
         return ", ".join(part for part in parts if part)
