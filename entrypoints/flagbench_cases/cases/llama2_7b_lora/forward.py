@@ -1,8 +1,7 @@
-"""The forward pass of the publisher's versions, transformers 4.31 and peft 0.4, on the modules of any version.
+"""The forward pass of the publisher's versions, transformers 4.31 and peft 0.4.
 
 Newer versions compute the same with different operators, which save or copy less: labels are padded instead of
-copying the logits, the mask is boolean, an adapter is not added in place. Modules and parameters are those of the
-installed transformers and peft, but the sequence of operators is defined here, so that it is the same everywhere.
+copying the logits, the mask is boolean, an adapter is not added in place.
 
 Shapes: B batch, T tokens, D model width, H heads, K heads of keys and values, W width of a head, V vocabulary.
 """
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Tuple
+from typing import Any, NamedTuple, Tuple
 
 import torch
 from torch.nn import functional as F
@@ -20,17 +19,23 @@ from torch.utils.checkpoint import checkpoint
 Pair = Tuple[torch.Tensor, torch.Tensor]
 
 
-class PublishedForward:
-    """Replaces `forward` of a LlamaForCausalLM."""
+class Output(NamedTuple):
+    """What the model computes: see PublishedForward."""
 
-    def __init__(self, model: Any, shape: Any, dtype: torch.dtype, device: torch.device, output: Any) -> None:
+    loss: torch.Tensor | None
+    logits: torch.Tensor
+
+
+class PublishedForward:
+    """The `forward` of a Llama."""
+
+    def __init__(self, model: Any, shape: Any, dtype: torch.dtype, device: torch.device) -> None:
         """Make the rotary tables of a model.
 
-        `shape`: its LlamaShape; `dtype`: that of its parameters; `output`: transformers' class for the result.
+        `shape`: its LlamaShape; `dtype`: that of its parameters.
         """
         self.model = model
         self.shape = shape
-        self.output = output
         self.recompute = False
         """Whether layers are computed again in the backward pass."""
         self.tables = rotary_tables(shape, device)
@@ -64,8 +69,8 @@ class PublishedForward:
                 hidden = step(hidden)
         logits = self.model.lm_head(base.norm(hidden)).float()
         if labels is None:
-            return self.output(loss=None, logits=logits)
-        return self.output(loss=shifted_loss(logits, labels), logits=logits)
+            return Output(loss=None, logits=logits)
+        return Output(loss=shifted_loss(logits, labels), logits=logits)
 
     def _layer(self, layer: Any, hidden: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         hidden = hidden + self._attend(layer.self_attn, layer.input_layernorm(hidden), mask, positions)
@@ -130,10 +135,9 @@ def project(linear: Any, hidden: torch.Tensor) -> torch.Tensor:
     """Apply a linear layer. Its adapter, if it has one, is added in place, as published."""
     if not hasattr(linear, "lora_A"):
         return linear(hidden)
-    down, up = linear.lora_A["default"], linear.lora_B["default"]
     result = linear.base_layer(hidden)
-    hidden = hidden.to(down.weight.dtype)
-    result += up(down(linear.lora_dropout["default"](hidden))) * linear.scaling["default"]
+    hidden = hidden.to(linear.lora_A.weight.dtype)
+    result += linear.lora_B(linear.lora_A(linear.lora_dropout(hidden))) * linear.scaling
     return result
 
 

@@ -15,10 +15,10 @@ from typing import Any, Callable
 import torch
 import torch.utils.checkpoint
 from torch import nn
+from torch.nn import functional as F
 
 from flagbench_cases.cases.llama2_7b_lora.forward import PublishedForward
 from flagbench_cases.prepare.llama import load
-from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_core.flops import Flops
 
 ATTENTION = "eager"
@@ -84,72 +84,89 @@ def shape_from(section: dict[str, Any]) -> LlamaShape:
     return LlamaShape(**{**section, "lora": LoraShape(**section["lora"])})
 
 
-def library(name: str) -> Any:
-    """Import transformers or peft. Raises UsageError if it is not installed."""
-    import importlib
+class Norm(nn.Module):
+    """RMSNorm with the operators of transformers."""
 
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UsageError(
-            f"llama2-7b-lora requires the package {name.split('.')[0]}, which cannot be imported ({error})",
-            "use an image of llama2-7b-lora, or install it",
-        ) from error
+    def __init__(self, shape: LlamaShape, **options: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(shape.dim, **options))
+        self.eps = shape.norm_eps
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[..., D] to [..., D], normalised in fp32."""
+        wide = hidden.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(hidden.dtype)
 
 
-def llama_config(shape: LlamaShape) -> Any:
-    """Return transformers' configuration for these sizes. Versions 4 and 5 accept `rope_theta` as a keyword."""
-    return library("transformers.models.llama.configuration_llama").LlamaConfig(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.dim,
-        intermediate_size=shape.ffn,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        max_position_embeddings=shape.positions,
-        rms_norm_eps=shape.norm_eps,
-        rope_theta=shape.rope_theta,
-        initializer_range=shape.initializer_range,
-        tie_word_embeddings=False,
-        use_cache=False,
-        attn_implementation=ATTENTION,
-    )
+class Attention(nn.Module):
+    """The projections of attention, which PublishedForward computes with."""
+
+    def __init__(self, shape: LlamaShape, **options: Any) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(shape.dim, shape.dim, bias=False, **options)
+        self.k_proj = nn.Linear(shape.dim, shape.kv_dim, bias=False, **options)
+        self.v_proj = nn.Linear(shape.dim, shape.kv_dim, bias=False, **options)
+        self.o_proj = nn.Linear(shape.dim, shape.dim, bias=False, **options)
+
+
+class Mlp(nn.Module):
+    """The gated MLP."""
+
+    def __init__(self, shape: LlamaShape, **options: Any) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.dim, shape.ffn, bias=False, **options)
+        self.up_proj = nn.Linear(shape.dim, shape.ffn, bias=False, **options)
+        self.down_proj = nn.Linear(shape.ffn, shape.dim, bias=False, **options)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[..., D] to [..., D]."""
+        return self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
+
+
+class Layer(nn.Module):
+    """The modules of a layer, which PublishedForward computes with."""
+
+    def __init__(self, shape: LlamaShape, **options: Any) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape, **options)
+        self.mlp = Mlp(shape, **options)
+        self.input_layernorm = Norm(shape, **options)
+        self.post_attention_layernorm = Norm(shape, **options)
+
+
+class Decoder(nn.Module):
+    """The model without its head."""
+
+    def __init__(self, shape: LlamaShape, **options: Any) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.dim, **options)
+        self.layers = nn.ModuleList([Layer(shape, **options) for _ in range(shape.layers)])
+        self.norm = Norm(shape, **options)
+
+
+class Llama(nn.Module):
+    """The parameters of transformers' LlamaForCausalLM, by the same names and in the same order."""
+
+    def __init__(self, shape: LlamaShape, **options: Any) -> None:
+        super().__init__()
+        self.model = Decoder(shape, **options)
+        self.lm_head = nn.Linear(shape.dim, shape.vocab_size, bias=False, **options)
 
 
 def build(shape: LlamaShape, dtype: torch.dtype, device: torch.device) -> Any:
-    """Build a LlamaForCausalLM with frozen, uninitialised parameters of `dtype` on `device`; [B, T] to [B, T, V].
+    """A Llama with frozen, uninitialised parameters of `dtype` on `device`; [B, T] to [B, T, V].
 
-    Parameters are allocated only once, at their destination: transformers creates the modules without allocating or
-    initialising memory.
+    Parameters are allocated only once, at their destination. No random numbers are drawn.
     """
-    big_modeling = library("accelerate.big_modeling")
-    llama = library("transformers.models.llama.modeling_llama").LlamaForCausalLM
-    with big_modeling.init_empty_weights(include_buffers=False):
-        model = llama(llama_config(shape))
+    model = Llama(shape, device="meta")
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 empty = torch.empty(parameter.shape, dtype=dtype, device=device)
                 module._parameters[name] = nn.Parameter(empty, requires_grad=False)
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = buffer.to(device)
-    verify(model, dtype)
-    output = library("transformers.modeling_outputs").CausalLMOutputWithPast
-    model.forward = PublishedForward(model, shape, dtype, device, output)
+    model.forward = PublishedForward(model, shape, dtype, device)  # type: ignore[method-assign]
     return model
-
-
-def verify(model: Any, dtype: torch.dtype) -> None:
-    """Raise CaseError if transformers did not use the requested settings."""
-    attention = model.config._attn_implementation
-    dtypes = {parameter.dtype for parameter in model.parameters()}
-    if attention != ATTENTION or dtypes != {dtype} or model.config.use_cache:
-        names = "/".join(sorted(map(str, dtypes)))
-        raise CaseError(
-            f"the model was built with {attention} attention, {names} and use_cache {model.config.use_cache}",
-            "use the version of transformers in this image's lock",
-        )
 
 
 def initialise(model: Any, shape: LlamaShape, seed: int) -> None:

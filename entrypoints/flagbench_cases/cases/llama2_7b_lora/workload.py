@@ -7,6 +7,7 @@ FlagPerf, the publisher, and are listed under `quirks` in the case manifest.
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from typing import Any, Iterable, Iterator
 
 import numpy as np
@@ -149,8 +150,8 @@ class LlamaLoraWorkload(TrainWorkload):
                 "data": sets.condition,
                 "mmlu": sets.mmlu_condition,
                 "weights": self.weights,
-                "transformers": model.library("transformers").__version__,
-                "peft": model.library("peft").__version__,
+                "transformers": metadata.version("transformers"),
+                "peft": metadata.version("peft"),
             },
             "data": dict(
                 sets.facts,
@@ -242,8 +243,8 @@ class LlamaLoraWorkload(TrainWorkload):
         facts = {
             "engine": self.engine.name,
             "trainable_parameters": self.shape.adapter_parameters,
-            "attention": self.module.base_model.model.config._attn_implementation,
-            "weights_type": type_name(self.module.base_model.model.lm_head.weight),
+            "attention": model.ATTENTION,
+            "weights_type": type_name(self.module.lm_head.weight),
             "adapters_type": type_name(next(iter(self.parameters.values()))),
             "validation_sha256": self.sets.validation.digest(),
             "mmlu_sha256": questions,

@@ -74,7 +74,7 @@ class Fixed(LlamaLoraWorkload):
 
     def _make_model(self) -> None:
         super()._make_model()
-        frozen = self.module.get_base_model().named_parameters()
+        frozen = self.module.named_parameters()
         fixed_weights({name.replace(".base_layer", ""): p for name, p in frozen if ".lora_" not in name})
         fixed_weights(dict(self.parameters))
 

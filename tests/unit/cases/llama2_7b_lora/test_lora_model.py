@@ -1,4 +1,4 @@
-"""Llama through transformers, on both its versions: rotary tables, what is kept, sizes, weights."""
+"""Llama as transformers and peft build it, in both versions: names, rotary tables, what is kept, sizes, weights."""
 
 from __future__ import annotations
 
@@ -33,13 +33,36 @@ def filled(shape: model.LlamaShape) -> Any:
     return built
 
 
+def test_parameters_are_those_that_peft_adds_to_transformers_model() -> None:
+    """By name and order, which a checksum of them depends on; adapters begin with the same random numbers."""
+    import peft
+    import transformers
+
+    shape = small_shape(kv_heads=2)
+    sizes = {"hidden_size": shape.dim, "intermediate_size": shape.ffn, "vocab_size": shape.vocab_size}
+    heads = {"num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads}
+    config = transformers.LlamaConfig(num_hidden_layers=shape.layers, **sizes, **heads)
+    theirs = transformers.LlamaForCausalLM(config)
+    settings = peft.LoraConfig(r=4, lora_alpha=16, target_modules=list(lora.TARGETS), task_type="CAUSAL_LM")
+    torch.manual_seed(1)
+    published = dict(peft.get_peft_model(theirs, settings).named_parameters())
+    built = filled(shape)
+    torch.manual_seed(1)
+    ours = dict(lora.attach(built, shape, recompute=False).named_parameters())
+    names = [name.replace("base_model.model.", "", 1).replace(".default.", ".") for name in published]
+    assert list(ours) == names
+    for name, parameter, other in zip(ours, ours.values(), published.values()):
+        assert parameter.shape == other.shape, name
+        assert ".lora_" not in name or torch.equal(parameter, other), name
+
+
 def test_rotary_tables_in_fp16_differ_by_rounding_alone() -> None:
     """As published they are made in fp32 and become half with the model; frequencies in half would be far off."""
     shape = small_shape(positions=512, dim=512)
-    exact, half = (forward.PublishedForward(None, shape, d, CPU, None).tables for d in (torch.float32, torch.float16))
+    exact, half = (forward.PublishedForward(None, shape, d, CPU).tables for d in (torch.float32, torch.float16))
     assert {table.dtype for table in half} == {torch.float16}
     assert all(0 < float((a - b.float()).abs().max()) < 2.5e-4 for a, b in zip(exact, half))
-    assert forward.PublishedForward(None, shape, torch.bfloat16, CPU, None).tables[0].dtype == torch.float32
+    assert forward.PublishedForward(None, shape, torch.bfloat16, CPU).tables[0].dtype == torch.float32
 
 
 def test_what_is_kept_for_the_backward_pass_is_the_publishers() -> None:
