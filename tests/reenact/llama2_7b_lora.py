@@ -66,11 +66,15 @@ def halved(model: Any) -> Any:
 
 
 def load(model: Any, weights: Dict[str, Any]) -> None:
-    """Fill the model from the state_dict of any version of peft and transformers; rotary tables stay."""
-    named = {name.replace(".base_layer.", "."): tensor for name, tensor in weights.items()}
-    wanted = model.state_dict()
-    names = {name: name.replace(".base_layer.", ".") for name in wanted if not name.endswith("rotary_emb.inv_freq")}
-    model.load_state_dict({name: named[plain] for name, plain in names.items()}, strict=False)
+    """Fill the model from the state_dict of ours, in any version of peft and transformers; rotary tables stay."""
+
+    def plain(name: str) -> str:
+        """A name without what peft, or only some version of it, adds to names."""
+        return name.replace("base_model.model.", "", 1).replace(".base_layer.", ".").replace(".default.", ".")
+
+    named = {plain(name): tensor for name, tensor in weights.items()}
+    wanted = [name for name in model.state_dict() if not name.endswith("rotary_emb.inv_freq")]
+    model.load_state_dict({name: named[plain(name)] for name in wanted}, strict=False)
 
 
 @contextlib.contextmanager
