@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,10 +39,10 @@ class Problem:
 
     def __str__(self) -> str:
         location = f"{self.file}:{self.line}"
-        field = field_name(self.path)
-        if not field:
+        name = field_name(self.path)
+        if not name:
             return f"{location}: {self.message}"
-        return f"{location}: {field}: {self.message}"
+        return f"{location}: {name}: {self.message}"
 
 
 class ManifestError(FlagbenchError):
@@ -61,10 +61,6 @@ class ManifestError(FlagbenchError):
         super().__init__("\n  ".join(lines), remedy=remedy, code=code)
 
 
-_READER = Path(__file__).with_name("yaml_reader.py")
-"""The code that reads YAML. A change of it makes the cache invalid."""
-
-
 @dataclass
 class Document:
     """One YAML file: its text, its data as JSON types, and its problems."""
@@ -80,7 +76,10 @@ class Document:
 
     @cached_property
     def lines(self) -> dict[FieldPath, int]:
-        """The line (from 1) of each field, by path. The file is parsed again if its data came from the cache."""
+        """The line (from 1) of each field, by path.
+
+        `read_document` sets it if it parses the file. If the data came from the cache, the first use parses the file.
+        """
         from flagbench.manifests.yaml_reader import parse_yaml  # slow to import, and rarely needed
 
         return parse_yaml(self.text).lines
@@ -175,27 +174,57 @@ def read_document(path: Path, title: str) -> Document:
     except (OSError, ValueError) as error:
         document.add_problem((), f"cannot be read: {error}", 1)
         return document
-    with suppress(OSError, ValueError, FlagbenchError):
-        document.data = json.loads(_cached_file(content).read_bytes())
-        return document
+    cached = _cached_path(content)
+    document.data = _read_cached(cached)
+    if document.data is None:
+        _parse(document)
+        if not document.problems:
+            _write_cached(cached, document.data)
+    return document
 
-    from flagbench.manifests.yaml_reader import parse_yaml
+
+def _parse(document: Document) -> None:
+    """Set the data, the lines and the problems of a document from its text."""
+    from flagbench.manifests.yaml_reader import parse_yaml  # slow to import, and rarely needed
 
     parsed = parse_yaml(document.text)
     document.data = parsed.data
     document.lines = parsed.lines
     for fault in parsed.faults:
         document.add_problem(fault.path, fault.message, fault.line)
-    if not document.problems:
-        with suppress(OSError, FlagbenchError):  # a cache that cannot be written costs time and nothing else
-            cached = _cached_file(content)
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(cached, json.dumps(document.data).encode())
-    return document
 
 
-def _cached_file(content: bytes) -> Path:
-    """The path in the cache of the data of a manifest, named by its bytes and by the code that reads them."""
-    digest = sha256(_READER.read_bytes())
+def _cached_path(content: bytes) -> Path | None:
+    """The path in the cache of a manifest's data, named by its bytes and by flagbench's code that reads them.
+
+    None for a user without a folder for caches.
+    """
+    digest = sha256(_reader_code())
     digest.update(content)
-    return cache_folder() / "manifests" / f"{digest.hexdigest()}.json"
+    with suppress(FlagbenchError):
+        return cache_folder() / "manifests" / f"{digest.hexdigest()}.json"
+    return None
+
+
+@cache
+def _reader_code() -> bytes:
+    """The code that reads YAML: a change of it must not find the data that the earlier code read."""
+    return Path(__file__).with_name("yaml_reader.py").read_bytes()
+
+
+def _read_cached(path: Path | None) -> Any:
+    """The data of a valid manifest, which is never null; None if it is not in the cache, or damaged there."""
+    if path is None:
+        return None
+    with suppress(OSError, ValueError):
+        return json.loads(path.read_bytes())
+    return None
+
+
+def _write_cached(path: Path | None, data: Any) -> None:
+    """Keep the data of a valid manifest. A cache that cannot be written costs time and nothing else."""
+    if path is None:
+        return
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(data).encode())
