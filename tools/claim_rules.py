@@ -140,7 +140,7 @@ def read_rows(catalog: Catalog, case: Case) -> list[Row]:
     rows = []
     for claim in catalog.claims.values():
         if claim.case == case.name:
-            rows.append(Row(claim, case.held_to(claim.metrics), catalog.devices.get(claim.device_id or "")))
+            rows.append(Row(claim, case.with_gate_among(claim.metrics), catalog.devices.get(claim.device_id or "")))
     return rows
 
 

@@ -134,7 +134,7 @@ def _claims(case: Case, claims: list[Claim]) -> Iterator[str]:
 
 def _published_value(case: Case, claim: Claim) -> str:
     """The value that decides a verdict, else the row's first; named if it is not the case's gate; with its source."""
-    metric = claim.metric(case.held_to(claim.metrics).gate)
+    metric = claim.metric(case.with_gate_among(claim.metrics).gate)
     if metric is None:
         metric = claim.metrics[0]
     value = f"{metric.printed or metric.value} {metric.unit}"

@@ -150,7 +150,7 @@ def _gate_value(claim: Claim, case: Case) -> str:
 
     If the row does not publish it, the names of the metrics that it publishes.
     """
-    gate = claim.metric(case.held_to(claim.metrics).gate)
+    gate = claim.metric(case.with_gate_among(claim.metrics).gate)
     if gate is not None:
         return f"{gate.value} {gate.unit}, {gate.name}"
     return f"no {case.gate}, only {', '.join(metric.name for metric in claim.metrics)}"

@@ -37,10 +37,12 @@ from flagbench.manifests.fields import (
     Word,
     keys,
 )
-from flagbench.manifests.limits import AcceptanceLimit
+from flagbench.manifests.limits import AcceptanceLimit, Share
 from flagbench.manifests.rows import Claim, Workload
 from flagbench.manifests.stack import Stack
 from flagbench_core.flops import FORMULAS, Formula
+
+_ConfigPaths = Annotated[tuple[ConfigPath, ...], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,7 @@ class Engine:
     layout: tuple[Axis, ...]
     """The axes along which there may be more than one rank: `dp` data-parallel replicas, `tp` tensor-parallel parts,
     `pp` pipeline stages."""
-    divides: Annotated[Mapping[str, Annotated[tuple[ConfigPath, ...], Meta(min_length=1)]], keys(Axis)] = field(
-        default_factory=dict
-    )
+    divides: Annotated[Mapping[str, _ConfigPaths], keys(Axis)] = field(default_factory=dict)
     """The settings that the number of ranks along an axis must divide: their paths in the configuration, by axis."""
     max_nodes: PositiveCount | None = None
     """The largest number of nodes; unlimited if absent."""
@@ -75,8 +75,12 @@ class Engine:
 
 
 class _Setting(TypedDict):
+    """The fields that every setting has; those of `Setting` are optional."""
+
     path: Annotated[str, Meta(pattern=r"^[a-z_0-9]+(\.[a-z_0-9]+)+\Z")]
+    """The place of the setting in the configuration, such as `train.batch_size`."""
     type: Literal["integer", "number", "string", "boolean", "shape"]
+    """The type of its value. A `shape` is the three sizes of a matmul, such as 8192x8192x8192."""
 
 
 class Setting(_Setting, total=False):
@@ -101,6 +105,7 @@ class Setting(_Setting, total=False):
 
 
 _Else = TypedDict("_Else", {"else": "Derivation"}, total=False)
+"""The field `else` of DerivationForm, which a class cannot have because its name is a keyword."""
 
 
 class DerivationForm(_Else, total=False):
@@ -148,11 +153,11 @@ class MetricSpec:
     better: Literal["higher", "lower"]
     """Whether a higher or a lower value is better."""
     depends_on: tuple[str, ...]
-    """The groups of conditions that the value depends on. Two values are compared only if these conditions are equal.
-    In a loaded Case, the names of the conditions themselves, in the order of the manifest."""
+    """The groups of conditions that the value depends on. Two values are compared only if these conditions are equal
+    or were not published. In a loaded Case, the names of the conditions themselves, in the order of the manifest."""
     held_by: str | None = None
-    """The name of the measured metric with which a published value is compared, if that has another name: one that is
-    measured with the publisher's clock. Absent if it is the metric of the same name."""
+    """The name of the measured metric that a published value of this metric is compared with, if that is another one.
+    For example, a published `p_core` is compared with `p_core_host`, which uses the publisher's clock."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,7 @@ class StepDifference:
 
     operators: Mapping[str, OperatorDifference]
     """The operators whose number differs, by name, such as `aten.detach.default`."""
-    share: Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
+    share: Share
     """The bytes that these operators move, as a share of all bytes that a step moves, at the sizes of `python -m
     tests.reenact --small`."""
     saved_share: Annotated[int, Meta(ge=-1)] | Annotated[float, Meta(ge=-1)] | None = None
@@ -183,7 +188,7 @@ class StepDifference:
 class TimeDifference:
     """How much the time of a step differs because of a quirk, calculated for the published size."""
 
-    share: Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
+    share: Share
     """The largest difference as a share of the time of a step."""
     formula: str
     """The calculation, in words."""
@@ -324,8 +329,8 @@ class CaseManifest:
     """The settings of each size of the case: `reference` is the published size, and `tiny` has only the settings that
     differ in a small size for trials."""
     absent: Mapping[str, Any] = field(default_factory=dict)
-    """Values of settings that earlier versions did not have: the meaning of a configuration without the setting, as a
-    nested mapping like a preset."""
+    """The settings that earlier versions did not have, as a part of a preset. A configuration of an earlier version,
+    which lacks such a setting, means the value given here."""
     settable: Mapping[str, Setting]
     """The hyper-parameters that `--set NAME=VALUE` may change, by name."""
     condition_groups: Mapping[str, Annotated[tuple[str, ...], Meta(min_length=1)]]
@@ -395,13 +400,14 @@ class Case(CaseManifest, Manifest):
     stacks: Mapping[str, Stack] = field(default_factory=dict, repr=False, compare=False)
     """All stacks of the catalog, by name."""
 
-    def held_to(self, metrics: Iterable[Any]) -> Case:
-        """Return the case with a gate (the metric that decides a verdict) that the other side of a comparison has.
+    def with_gate_among(self, metrics: Iterable[Any]) -> Case:
+        """Return the case with a gate, which is the metric that decides a verdict, that is among these metrics.
 
-        If the other side does not have `gate`, the first of `further_gates` that it has replaces it.
+        If `gate` is not among them, it is replaced by the first of `further_gates` that is. If none is, the case is
+        returned unchanged.
 
         Args:
-            metrics: the metrics of the other side, which is a claim or a baseline.
+            metrics: the metrics of a claim, or of the record that is the baseline. Only their names are read.
         """
         names = {metric.name for metric in metrics}
         for gate in (self.gate, *self.further_gates):
@@ -451,7 +457,7 @@ class Case(CaseManifest, Manifest):
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """All manifests, loaded and checked. A catalog is compared by identity, so that it can be the key of a cache."""
+    """All manifests, loaded and checked. A catalog equals only itself, so that it can be the key of a cache."""
 
     root: Path
     """The folder of the manifests."""

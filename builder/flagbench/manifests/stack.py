@@ -35,6 +35,10 @@ from flagbench.manifests.fields import (
     keys,
 )
 
+_LabelValue = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")]
+"""A value of a label in Kubernetes."""
+_LabelValues = Annotated[tuple[_LabelValue, ...], Meta(min_length=1)]
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -133,14 +137,7 @@ class KubernetesNeeds:
 
     resource: ResourceName | None
     """The extended resource that stands for one device, such as nvidia.com/gpu; null if there is none."""
-    node_labels: Mapping[
-        str,
-        Annotated[
-            tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")], ...],
-            Meta(min_length=1),
-        ]
-        | None,
-    ]
+    node_labels: Mapping[str, _LabelValues | None]
     """The labels that a node must have: for each label the values that are allowed. Null allows the names of the
     stack's devices, with hyphens in place of spaces."""
     tolerations: tuple[ResourceName, ...]

@@ -1,8 +1,9 @@
-"""A series as typed data, `series/v1`: a document of the runs that were requested together, in their order.
+"""The types of a series (`series/v1`), the JSON document of runs that were requested together, in their order.
 
-`flagbench run --repeat` plans one; `series` writes it to a store and reads it. The ids and seeds of its runs are
-computed from its name, so that they can be checked. The JSON Schema is generated from this file: the docstrings of
-SeriesDocument and its parts are its descriptions.
+`flagbench run --repeat` plans a series; `series` writes it to a store and reads it. The ids and seeds of its runs are
+computed from its name, so that they can be checked. The JSON Schema of a series is generated from this file: types
+become its rules, and the docstrings of SeriesDocument and its parts its descriptions. They speak of JSON, so a field
+that is None here is null there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from flagbench_core.exit_codes import ExitCode
 MAX_RUNS = 1000
 """The most runs of a series."""
 MAX_SERIES_BYTES = 4 * 2**20
-"""The size limit of a document; one of MAX_RUNS runs is smaller."""
+"""The largest size of a document in bytes. The document of a series with MAX_RUNS runs is smaller."""
 LONGEST_NAME = 64
 """The most characters of a series' name: the id of a run, which begins with it, has at most 128."""
 SERIES_NAME = re.compile(rf"[0-9A-Za-z][0-9A-Za-z_-]{{0,{LONGEST_NAME - 1}}}")
@@ -43,7 +44,7 @@ State = Literal["ok", "failed", "interrupted", "missing", "not_run"]
 
 
 class SeriesError(FlagbenchError):
-    """A series cannot be read, or a document is not a series (DATA)."""
+    """A series cannot be read, or a document is not a series. Its exit code is DATA."""
 
     def __init__(
         self, message: str, *, remedy: str = "give the series as `flagbench run --repeat` stored it"
@@ -141,7 +142,7 @@ class SeriesDocument(Struct, frozen=True):
     def ended_by_rule(self) -> bool:
         """Whether the series ended because its verdict was decided at one of its looks, so no more runs were needed.
 
-        All runs up to then must have ended well.
+        That requires that all runs up to the look ended with the state `ok`.
         """
         if self.looks is None:
             return False
@@ -149,7 +150,7 @@ class SeriesDocument(Struct, frozen=True):
         return len(runs_made) in self.looks and all(run.state == "ok" for run in runs_made)
 
     def with_run(self, new_run: SeriesRun) -> SeriesDocument:
-        """Return the series with the run of the same number replaced."""
+        """Return the series with `new_run` in place of the run that has the same number."""
         runs = []
         for run in self.runs:
             if run.run == new_run.run:
@@ -163,12 +164,12 @@ class SeriesDocument(Struct, frozen=True):
         return {"schema": self.VERSION, **msgspec.to_builtins(self)}
 
     def to_json(self) -> bytes:
-        """Return the bytes that are stored."""
+        """Return the document as it is stored: indented JSON in UTF-8, with a final newline."""
         return msgspec.json.format(msgspec.json.encode(self.to_dict()), indent=1) + b"\n"
 
 
 def check_series_name(name: str) -> None:
-    """Raise FlagbenchError (usage) for a name that cannot be part of a run's id and of a file's name."""
+    """Check that a name can be part of a run's id and of a file's name. Raises FlagbenchError (usage)."""
     if SERIES_NAME.fullmatch(name) is None:
         raise FlagbenchError(
             f"--name '{brief(name)}' is not valid",
@@ -191,18 +192,21 @@ def run_id_of(series_id: str, run: int) -> str:
 def seed_of(name: str, run: int) -> int:
     """Return the seed of a run: the first four bytes of the sha256 of `NAME-RUN`, without the highest bit.
 
-    It depends on the name and not on the id of a series: runs with the same number of two interleaved series have the
-    same seed, and so do the same work.
+    The seed depends on the name of a series and not on its id. So the runs with the same number in two interleaved
+    series, which have the same name, have the same seed and do the same work.
     """
     digest = hashlib.sha256(f"{name}-{run}".encode()).digest()
     return int.from_bytes(digest[:4], "big") & MAX_SEED
 
 
 def planned_runs(name: str, series_id: str, count: int, seed: int | None) -> tuple[SeriesRun, ...]:
-    """Return the runs of a series before any has ended.
+    """Return the runs of a series before the first one has started.
 
     Args:
-        seed: the seed of all runs; None if each has a seed that is derived from the name.
+        name: the name of the series, from which seeds are derived.
+        series_id: the id of the series, which is the start of the ids of its runs.
+        count: the number of runs.
+        seed: the seed of all runs; None if each run has a seed that is derived from the name.
     """
     runs = []
     for number in range(1, count + 1):
@@ -214,7 +218,7 @@ def planned_runs(name: str, series_id: str, count: int, seed: int | None) -> tup
 
 
 def is_series(content: bytes) -> bool:
-    """Return whether a document calls itself a series, of any version."""
+    """Return whether a document has the `schema` of a series, of any version."""
     try:
         schema = msgspec.json.decode(content, type=_SchemaField).schema
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -223,9 +227,13 @@ def is_series(content: bytes) -> bool:
 
 
 def parse_series(content: bytes, name: str) -> SeriesDocument:
-    """Return the series in a document, which errors call `name`. Whether it is consistent is not checked.
+    """Parse the JSON of a series. Whether its fields are consistent with each other is not checked.
 
-    Raises SeriesError (DATA) for anything else.
+    Args:
+        content: the document.
+        name: the name of the document in messages.
+
+    Raises SeriesError if it is too large, or not a valid series of this version.
     """
     if len(content) > MAX_SERIES_BYTES:
         raise SeriesError(f"{name} has {len(content):,} bytes, more than the {MAX_SERIES_BYTES:,} of a series")
@@ -242,6 +250,7 @@ def parse_series(content: bytes, name: str) -> SeriesDocument:
 
 
 class _SchemaField(Struct):
-    """The field of a document that names its kind and its version."""
+    """The only field of a document that is read before its kind and version are known."""
 
     schema: Any = None
+    """The kind and the version, such as `series/v1`."""

@@ -69,7 +69,7 @@ def verify_claim(
             f"the claim {claim.id} is of the case {claim.case}, and the record is of {case.name}",
             remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
         )
-    case = case.held_to(claim.metrics)
+    case = case.with_gate_among(claim.metrics)
     _check_alike(records, case)
     against = Against("claim", claim.id, chosen)
     subjects = [recompute(record, case) for record in records]
@@ -112,7 +112,7 @@ def verify_baseline(
     """
     if isinstance(baseline, Record):
         baseline = [baseline]
-    case = case.held_to(baseline[0].metrics)
+    case = case.with_gate_among(baseline[0].metrics)
     _check_alike(records, case)
     _check_alike(baseline, case)
     _check_apart(records, baseline)
@@ -250,7 +250,7 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim |
         expected = claim_conditions(case, claim.conditions)
         conditions = compare_conditions(expected, record.conditions, expected)
         differing = [condition.name for condition in conditions if condition.forbids]
-        lacks_gate = claim.metric(case.held_to(claim.metrics).gate) is None
+        lacks_gate = claim.metric(case.with_gate_among(claim.metrics).gate) is None
         return lacks_gate and DEVICE_MODEL in differing, len(differing)
 
     return min(select_claims(record, case, claims), key=measure_distance, default=None)

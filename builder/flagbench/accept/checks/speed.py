@@ -295,7 +295,7 @@ def _claim_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
     for claim in select_claims(record, run.case, run.catalog.claims.values()):
         if claim.conditions.get(DEVICE_MODEL) != record.conditions.get(DEVICE_MODEL):
             continue
-        gate = run.case.held_to(claim.metrics).gate
+        gate = run.case.with_gate_among(claim.metrics).gate
         if gate.startswith(MAMF):  # `_mamf_check` compares it, in the shape of the row
             continue
         if kind_of_metric(gate) == "host-link":  # the rate depends on the host of the row, which may be another

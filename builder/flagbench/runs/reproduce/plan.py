@@ -103,7 +103,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
     same_count = nodes == claim.run.nodes and count == claim.run.gpus
     settings = _choose_settings(claim, case, options.preset, same_count=same_count)
     differs = [*_differences(claim, stack, options, nodes), *settings.left_out]
-    deciding_metric = claim.metric(case.held_to(claim.metrics).gate)
+    deciding_metric = claim.metric(case.with_gate_among(claim.metrics).gate)
     comparable = not differs and deciding_metric is not None
     if claim.stack != stack.name:
         differs.append(f"stack: {stack.name}, the row's is {claim.stack or 'none'}")
