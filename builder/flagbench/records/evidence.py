@@ -66,8 +66,10 @@ class Span(Struct, frozen=True):
     steps: PositiveCount
     """The number of steps in the span."""
     columns: dict[str, Count | tuple[Column, ...] | Packed]
-    """The columns by name. Times in microseconds: `data_wait`, `to_device`, `host`, `device`, `after`. Amounts of
-    work: `samples`, `samples_published`, `tokens`, `tokens_useful`."""
+    """The columns by name. Times in microseconds: `data_wait` waits for the batch, `to_device` copies it to the
+    device, `host` is the step by the host's clock, `device` the step by the device's clock, `after` the time from the
+    end of the step until the next one may begin. Amounts of work: `samples` in the batch, `samples_published` as the
+    publisher counts them, `tokens` with padding, `tokens_useful` without padding."""
     flops: dict[str, Count | tuple[Count, ...] | Packed]
     """FLOPs summed over the span, by kind (`executed`, `useful`, `recomputed`): one number that all ranks have, or a
     number for each rank."""
