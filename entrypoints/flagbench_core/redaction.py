@@ -2,87 +2,124 @@
 
 All other code uses this module to recognise credentials. Logs and messages are shown without them (`redact`); a job
 or an address that would write one down is refused (`is_secret`, `has_userinfo`).
+
+A credential is recognised by its form or a fixed word before it (_PATTERNS), or by the name of the variable, option
+or key whose value it is (_NAME, _SECRET_NAME). No pattern starts inside a word, and a repetition that may fail is
+bounded, so that the time is linear in the length of the text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from urllib.parse import unquote
 
 REDACTED = "***"
+"""The text that stands in place of a credential."""
 
-# The group `secret` is the part that is replaced. No pattern starts inside a word, and a repetition that may fail is
-# bounded, so that the time is linear in the length of the text.
-_USERINFO = re.compile(
-    r"(?<=://)(?P<secret>[^\s/?#'\"<>]+"
-    # A password with a slash. A port is not a password: https://host:8080/@scope.
-    r"|[^\s/?#'\"<>:@\[]{0,128}:(?![0-9]{1,5}[/?#])(?=[^\s'\"<>@]{1,256}@)[^\s'\"<>@]+(?:@[^\s/?#'\"<>@]{0,512}(?=@))*)@"
-)
+# Parts of patterns
+
 _QUOTED = r"(?P<quote>\\{0,3}[\"'])(?:\\.|(?!(?P=quote))[^\n])+?(?P=quote)"
-# Quotes around a name, and what may be left of them and of an index: environ["TOKEN"], {\"token\": ...
+"""A text in quotes, which may be escaped because it is itself part of a quoted text."""
 _NAME_END = r"(?:\\{0,3}[\"'])?\]?[ \t]*"
+"""What may stand between a name and the `:` or `=` after it: the end of quotes or of an index, and spaces.
+
+As in environ["TOKEN"] = ... and {\\"token\\": ...
+"""
 _HEADER_PART = r"[\w-]+=(?:\"[^\"\n]*\"|[^\s\"',]*)"
+"""A parameter of a header, NAME=VALUE or NAME="VALUE"."""
 _SAYS_NO = r"(?:required|missing|denied|failed|invalid|expired|empty|unset|none|null|nil|true|false)\b"
 """The first word of a message about a credential, such as `token: missing`, which is no credential itself."""
+_END = r"[,.;:)\]}]*"
+"""The punctuation that may follow a value."""
+
+# Credentials with a form of their own or a fixed word before them. The group `secret` is the part that is replaced.
+
+_USERINFO = (
+    r"(?<=://)(?P<secret>[^\s/?#'\"<>]+"
+    r"|[^\s/?#'\"<>:@\[]{0,128}:(?![0-9]{1,5}[/?#])(?=[^\s'\"<>@]{1,256}@)"
+    r"[^\s'\"<>@]+(?:@[^\s/?#'\"<>@]{0,512}(?=@))*)@"
+)
+"""The user, or user and password, of a URL: ://user:password@host.
+
+The second alternative is a password with a slash. A port is not a password: https://host:8080/@scope.
+"""
+_LOGIN_AT_HOST = (
+    r"(?:(?<=[^\w.%+~:@/-]//)|(?<=^//)|(?<![\w.%+~:@/-]))(?!mailto:)(?P<secret>[\w.%+~-]{1,64}:"
+    r"(?=[^\s/'\"<>@]{1,128}@)[^\s/'\"<>@]+(?:@[^\s/'\"<>@]{1,256}){0,3})@"
+    r"(?!sha(?:256|512):)(?=[A-Za-z\[]|[0-9]+(?:\.[0-9]+){3})"
+)
+"""A login without a scheme, user:password@host; neither name:tag@sha256:digest nor package:name@1.2."""
+_PRIVATE_KEY = (
+    r"(?s)(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----"
+    r".*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----|\Z))"
+)
+"""A private key in PEM format, to its last line or to the end of the text."""
+_AUTHORIZATION = (
+    r"(?i)\b(?:proxy-)?authorization"
+    + _NAME_END
+    + r"[:=][ \t]*(?!\*{3}|"
+    + _SAYS_NO
+    + r")(?P<secret>"
+    + _QUOTED
+    + r"|[\"']?"
+    r"(?:[A-Za-z][\w-]{0,40}[ \t]+(?!(?:proxy-)?authorization\b))?(?:"
+    + _HEADER_PART
+    + r"(?:,[ \t]*"
+    + _HEADER_PART
+    + r")*|[^\s\"']+))"
+)
+"""A header `Authorization: SCHEME TOKEN`, `Authorization: SCHEME NAME=VALUE, NAME=VALUE`, or without a scheme.
+
+A word is no scheme if another such header follows it.
+"""
+_COOKIE = r"(?i)\b(?:set-)?cookie" + _NAME_END + r":[ \t]*(?!\*{3})[\"']?(?P<secret>[^\s\"'][^\r\n\"']*)"
+"""The cookies of a header, to the end of the line."""
+_SECRET_HEADER = r"(?i)\bx-[a-z-]{0,40}(?:token|key|secret)" + _NAME_END + r":[ \t]*[\"']?(?P<secret>[^\s\"']+)"
+"""A header of a service, such as `X-Auth-Token: ...` and `X-Api-Key: ...`."""
+_BEARER = r"(?i)\b(?:Bearer|Basic)\s+(?P<secret>[A-Za-z0-9+/._~-]{16,}={0,2})"
+"""A token after its scheme, outside of a header; shorter words are more likely part of a sentence."""
+_SERVICE_TOKEN = (
+    r"(?<![A-Za-z0-9])(?P<secret>(?:gh[opsru]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-|xox[abeprs]-|AKIA"
+    r"|ASIA|sk-(?=\S{0,80}[0-9])|eyJ|pypi-Ag|dckr_[a-z]{3}_|nvapi-|hv[sb]\.|ya29\.)[A-Za-z0-9][A-Za-z0-9_.-]{11,})"
+)
+"""A token with the prefix of GitHub, GitLab, Slack, AWS, OpenAI, a JSON web token, PyPI, Docker, NVIDIA, Vault or
+Google's OAuth; not sk-learn-nightly."""
+_PLAIN_SERVICE_TOKEN = r"(?<![A-Za-z0-9])(?P<secret>(?:hf_|npm_|sk-)[A-Za-z0-9]{16,}|AIza[\w-]{30,})"
+"""A token of letters and digits alone, of Hugging Face, npm, OpenAI or Google; neither hf_hub_download nor
+npm_config_registry."""
+_URL_SIGNATURE = r"(?i)[?&#](?:[\w-]{0,40}[-_])?sig(?:nature)?=(?P<secret>[^&\s\"'<>]+)"
+"""The signature of a presigned URL: ?X-Amz-Signature=..., &sig=..."""
+_URL_KEY = r"(?i)[?&](?:key|code)=(?![0-9]{1,4}\b)(?P<secret>[^&\s\"'<>]+)"
+"""The key of a URL, ?key=... or &code=..., unless it is a short number."""
+_CURL_USER = (
+    r"(?<!\S)(?:-[uU]|--(?:proxy-)?user)[ \t=]{1,8}[\"']?[^\s:\"'/]{1,64}:"
+    r"(?!(?:[0-9]+|root|nogroup|users|docker|video|render|staff)(?![^\s\"']))(?P<secret>[^\s\"'/][^\s\"']*)"
+)
+"""The password of `curl -u user:password`; `docker run -u 1000:0` and `-u user:video` name a group."""
+_LOGIN_PASSWORD = r"\blogin\b[^\n]{0,200}?[ \t](?:-p|password)[ \t]+(?P<secret>[^\s\"']+)"
+"""The password of `docker login -p ...`, or of a line of a netrc file."""
 _PATTERNS = (
     _USERINFO,
-    # user:password@host; neither name:tag@sha256:digest nor package:name@1.2.
-    re.compile(
-        r"(?:(?<=[^\w.%+~:@/-]//)|(?<=^//)|(?<![\w.%+~:@/-]))(?!mailto:)(?P<secret>[\w.%+~-]{1,64}:"
-        r"(?=[^\s/'\"<>@]{1,128}@)[^\s/'\"<>@]+(?:@[^\s/'\"<>@]{1,256}){0,3})@(?!sha(?:256|512):)(?=[A-Za-z\[]|[0-9]+(?:\.[0-9]+){3})"
-    ),
-    re.compile(
-        r"(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----"
-        r".*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----|\Z))",
-        re.DOTALL,
-    ),
-    # Authorization: SCHEME TOKEN, Authorization: SCHEME NAME=VALUE, NAME=VALUE
-    re.compile(
-        r"\b(?:proxy-)?authorization"
-        + _NAME_END
-        + r"[:=][ \t]*(?!\*{3}|"
-        + _SAYS_NO
-        + r")(?P<secret>"
-        + _QUOTED
-        + r"|[\"']?"
-        # A scheme, unless another header follows the word.
-        r"(?:[A-Za-z][\w-]{0,40}[ \t]+(?!(?:proxy-)?authorization\b))?(?:"
-        + _HEADER_PART
-        + r"(?:,[ \t]*"
-        + _HEADER_PART
-        + r")*|[^\s\"']+))",
-        re.IGNORECASE,
-    ),
-    re.compile(
-        r"\b(?:set-)?cookie" + _NAME_END + r":[ \t]*(?!\*{3})[\"']?(?P<secret>[^\s\"'][^\r\n\"']*)", re.IGNORECASE
-    ),
-    re.compile(
-        r"\bx-[a-z-]{0,40}(?:token|key|secret)" + _NAME_END + r":[ \t]*[\"']?(?P<secret>[^\s\"']+)", re.IGNORECASE
-    ),
-    re.compile(r"\b(?:Bearer|Basic)\s+(?P<secret>[A-Za-z0-9+/._~-]{16,}={0,2})", re.IGNORECASE),
-    # GitHub, GitLab, Slack, AWS, OpenAI, JSON web token, PyPI, Docker, NVIDIA, Vault; not sk-learn-nightly.
-    re.compile(
-        r"(?<![A-Za-z0-9])(?P<secret>(?:gh[opsru]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-|xox[abeprs]-|AKIA"
-        r"|ASIA|sk-(?=\S{0,80}[0-9])|eyJ|pypi-Ag|dckr_[a-z]{3}_|nvapi-|hv[sb]\.|ya29\.)[A-Za-z0-9][A-Za-z0-9_.-]{11,})"
-    ),
-    # Hugging Face, npm, OpenAI, Google; neither hf_hub_download nor npm_config_registry.
-    re.compile(r"(?<![A-Za-z0-9])(?P<secret>(?:hf_|npm_|sk-)[A-Za-z0-9]{16,}|AIza[\w-]{30,})"),
-    # ?X-Amz-Signature=..., &sig=...
-    re.compile(r"[?&#](?:[\w-]{0,40}[-_])?sig(?:nature)?=(?P<secret>[^&\s\"'<>]+)", re.IGNORECASE),
-    # ?key=..., &code=...
-    re.compile(r"[?&](?:key|code)=(?![0-9]{1,4}\b)(?P<secret>[^&\s\"'<>]+)", re.IGNORECASE),
-    # curl -u user:password; docker run -u 1000:0 names a group.
-    re.compile(
-        r"(?<!\S)(?:-[uU]|--(?:proxy-)?user)[ \t=]{1,8}[\"']?[^\s:\"'/]{1,64}:"
-        r"(?!(?:[0-9]+|root|nogroup|users|docker|video|render|staff)(?![^\s\"']))(?P<secret>[^\s\"'/][^\s\"']*)"
-    ),
-    # docker login -p ..., and a netrc
-    re.compile(r"\blogin\b[^\n]{0,200}?[ \t](?:-p|password)[ \t]+(?P<secret>[^\s\"']+)"),
+    _LOGIN_AT_HOST,
+    _PRIVATE_KEY,
+    _AUTHORIZATION,
+    _COOKIE,
+    _SECRET_HEADER,
+    _BEARER,
+    _SERVICE_TOKEN,
+    _PLAIN_SERVICE_TOKEN,
+    _URL_SIGNATURE,
+    _URL_KEY,
+    _CURL_USER,
+    _LOGIN_PASSWORD,
 )
 """Credentials that are recognised by their form, or by a fixed word before them."""
 
-_NAME = re.compile(
+# Credentials that are the value of a name
+
+_NAME = (
     r"(?<![\w.-])(?P<name>[\w.-]+)(?P<between>" + _NAME_END + r"=(?!=)[ \t]*"
     r"|" + _NAME_END + r":(?![:=]|//)[ \t]*(?![\[{(])"
     r"|>"
@@ -90,38 +127,46 @@ _NAME = re.compile(
 )
 """A name, and the characters between it and a value that may be a credential because of the name.
 
-HF_TOKEN=..., --password=..., ?access-key=..., ;password=..., "password": "...", token: ..., --token ...
-A comparison, a path of C++ or the rest of a URL is no value.
+HF_TOKEN=..., --password=..., ?access-key=..., ;password=..., "password": "...", token: ..., --token ...,
+"--token", "..." and <SecretAccessKey>... A comparison (==), a path of C++ (::) or the rest of a URL is no value.
 """
-_VALUE = re.compile(_QUOTED + r"|[\"']?[^\s\"'<>][^\s\"'<>]*")
-_PARAMETER_VALUE = re.compile(r"[^&;,\s\"'<>]+")
+_VALUE = _QUOTED + r"|[\"']?[^\s\"'<>][^\s\"'<>]*"
+"""A value: a text in quotes, or all up to the next space."""
+_PARAMETER_VALUE = r"[^&;,\s\"'<>]+"
 """A value in a URL, which ends at the next parameter."""
-_SENTENCE = re.compile(r"[A-Za-z][a-z'-]{0,15}[ \t]+[A-Za-z(]")
+_SENTENCE = r"[A-Za-z][a-z'-]{0,15}[ \t]+[A-Za-z(]"
 """The next words of a sentence, in place of a value: `invalid token: unexpected end`, `--token to the command`."""
-_CALL = re.compile(r"[A-Za-z_][\w.]{0,80}[(\[]")
-
-_PASSWORD_NAME = re.compile(r"PASSW|PASSPHRASE|(?:^(?!(?-i:PWD))|_)PWD$", re.IGNORECASE)
-_SECRET_NAME = re.compile(
-    r"TOKENS?(?![A-Z])"  # not TOKENIZERS_PARALLELISM
+_CALL = r"[A-Za-z_][\w.]{0,80}[(\[]"
+"""A call or an index in place of a value, in source code: `token = read(path)`."""
+_PASSWORD_NAME = r"(?i)PASSW|PASSPHRASE|(?:^(?!(?-i:PWD))|_)PWD$"
+"""Names of passwords; PWD alone, in capitals, is a shell's working directory."""
+_SECRET_NAME = (
+    r"(?i)TOKENS?(?![A-Z])"  # not TOKENIZERS_PARALLELISM
     r"|SECRET|CREDENTIAL|APIKEY|(^|_)AUTH$|(^|_)PASS$|ACCESS_?SIGNATURE|(GIT|HUB|LAB|GH|AZURE|DEVOPS)_PAT$"
     r"|(API|ACCESS|ACCOUNT|ADMIN|AUTH|CLIENT|DEPLOY|ENCRYPTION|HMAC|LICENSE|MASTER|PRIVATE|SERVICE|SHARED|SIGNING|SSH"
     r"|STORAGE)_?KEY"
-    r"|(?-i:^[A-Z0-9_]*(?<!SORT)(?<!CACHE)(?<!PUBLIC)(?<!PRIMARY)_(KEY|PAT)$)",
-    re.IGNORECASE,
+    r"|(?-i:^[A-Z0-9_]*(?<!SORT)(?<!CACHE)(?<!PUBLIC)(?<!PRIMARY)_(KEY|PAT)$)"
 )
 """Names of variables and options that hold a secret."""
-_HARMLESS_NAME = re.compile(
-    r"PUBLIC_?KEY|(^|_)(PAD|EOS|BOS|UNK|CLS|SEP|MASK)_TOKEN$|TOKENS?_(PER|TYPE|COUNT|IDS?)(_|$)"
-    r"|(PULL|FROM)_?SECRETS?$|^__STORE_SECRET$|SECRET_?(NAME|REF)|AGENT_INJECT",
-    re.IGNORECASE,
+_HARMLESS_NAME = (
+    r"(?i)PUBLIC_?KEY|(^|_)(PAD|EOS|BOS|UNK|CLS|SEP|MASK)_TOKEN$|TOKENS?_(PER|TYPE|COUNT|IDS?)(_|$)"
+    r"|(PULL|FROM)_?SECRETS?$|^__STORE_SECRET$|SECRET_?(NAME|REF)|AGENT_INJECT"
 )
 """Names that _SECRET_NAME matches, and that hold no secret: those of tokenizers and of Kubernetes."""
-_END = r"[,.;:)\]}]*"
-_COUNT_NAME = re.compile(r"TOKENS(_|$)", re.IGNORECASE)
+_COUNT_NAME = r"(?i)TOKENS(_|$)"
 """Names whose value is a count if it is a number: MAX_TOKENS=512. The number of another name may be a secret."""
-_NUMBER = re.compile(r"[0-9]+([.:][0-9]+)*" + _END)
-_NO_VALUE = re.compile(r"(?:" + _SAYS_NO + r"|\*{3})" + _END, re.IGNORECASE)
-_SEVERAL_USERINFO = re.compile(r"://([^/@\s]+(?:@[^/@\s]+)*)@")
+_NUMBER = r"[0-9]+([.:][0-9]+)*" + _END
+"""A value that is a number, a version or a time."""
+_NO_VALUE = r"(?i)(?:" + _SAYS_NO + r"|\*{3})" + _END
+"""A value that says that there is none, or that was replaced by `***` before."""
+_SEVERAL_USERINFO = r"://([^/@\s]+(?:@[^/@\s]+)*)@"
+"""The user and password of a URL, which may contain @."""
+
+
+@lru_cache(maxsize=None)
+def _compile(pattern: str) -> re.Pattern[str]:
+    """A pattern, compiled at its first use: all of them take 4 ms, which most commands need not spend."""
+    return re.compile(pattern)
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -145,28 +190,28 @@ def is_secret(name: str, value: str) -> bool:
     """
     if any(_credentials(value)):
         return True
-    if not is_secret_name(name) or _NO_VALUE.fullmatch(value):
+    if not is_secret_name(name) or _compile(_NO_VALUE).fullmatch(value):
         return False
-    is_count = _NUMBER.fullmatch(value) and _COUNT_NAME.search(_words(name))
+    is_count = _compile(_NUMBER).fullmatch(value) and _compile(_COUNT_NAME).search(_words(name))
     return not is_count
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable of this name holds a secret."""
     words = _words(name)
-    if _HARMLESS_NAME.search(words):
+    if _compile(_HARMLESS_NAME).search(words):
         return False
-    return bool(_PASSWORD_NAME.search(words) or _SECRET_NAME.search(words))
+    return bool(_compile(_PASSWORD_NAME).search(words) or _compile(_SECRET_NAME).search(words))
 
 
 def has_userinfo(text: str) -> bool:
     """Whether a URL in the text names a user."""
-    return bool(_USERINFO.search(text))
+    return bool(_compile(_USERINFO).search(text))
 
 
 def url_secrets(url: str) -> set[str]:
     """The user and password of a URL in every spelling in which a program may print them."""
-    match = _SEVERAL_USERINFO.search(url)
+    match = _compile(_SEVERAL_USERINFO).search(url)
     if match is None:
         return set()
     user, _, password = match[1].partition(":")
@@ -180,7 +225,7 @@ def url_secrets(url: str) -> set[str]:
 def _credentials(text: str) -> Iterator[tuple[int, int]]:
     """The start and the end of each credential in the text; credentials may overlap."""
     for pattern in _PATTERNS:
-        for match in pattern.finditer(text):
+        for match in _compile(pattern).finditer(text):
             yield match.span("secret")
     yield from _named_credentials(text)
 
@@ -188,24 +233,25 @@ def _credentials(text: str) -> Iterator[tuple[int, int]]:
 def _named_credentials(text: str) -> Iterator[tuple[int, int]]:
     """The start and the end of each value that follows the name of a secret."""
     position = 0
-    while named := _NAME.search(text, position):
+    while named := _compile(_NAME).search(text, position):
         position = named.end()
-        name, between = named["name"], named["between"]
+        name = named["name"]
+        between = named["between"]
         before = text[max(named.start() - 1, 0) : named.start()]  # the character before the name, or none
         if not is_secret_name(name) or not _leads_to_value(before, name, between):
             continue
-        if "=" not in between and _SENTENCE.match(text, position):
+        if "=" not in between and _compile(_SENTENCE).match(text, position):
             continue
-        if between.endswith(("= ", "=\t")) and _CALL.match(text, position):
+        if between.endswith(("= ", "=\t")) and _compile(_CALL).match(text, position):
             continue
         pattern = _VALUE
         if before and before in "?&;,#":
             pattern = _PARAMETER_VALUE
-        value = pattern.match(text, position)
-        if value is None or _NO_VALUE.fullmatch(value[0]):
+        value = _compile(pattern).match(text, position)
+        if value is None or _compile(_NO_VALUE).fullmatch(value[0]):
             continue
         # A number after a name such as `tokens` is a count; a password may be a number.
-        if _PASSWORD_NAME.search(_words(name)) or not _NUMBER.fullmatch(value[0]):
+        if _compile(_PASSWORD_NAME).search(_words(name)) or not _compile(_NUMBER).fullmatch(value[0]):
             position = value.end()
             yield value.span()
 

@@ -16,6 +16,7 @@ from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.system.files import reason, require_replaceable, write_atomically
 from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import redact
 
 Item = TypeVar("Item")
 _COUNT_INTERVAL = 5.0
@@ -29,8 +30,6 @@ def print_error(message: str, remedy: str) -> None:
 
     Control characters are shown as numbers.
     """
-    from flagbench_core.redaction import redact  # compiling its patterns takes longer than many commands
-
     lines = f"error: {redact(message)}\nfix: {redact(remedy)}".split("\n")
     print("\n".join(map(visible, lines)), file=sys.stderr)
 
