@@ -31,26 +31,6 @@ from flagbench_core.evidence.section import INFER, MEASURE, WINDOW, kind_of
 
 GIB = 2.0**30
 """Bytes of a GiB."""
-ABOVE_CEILING = 1.02
-"""A run may exceed the matrix product that was measured in it by this factor, for the error of both measurements."""
-SECONDS_FOR_SAMPLES = 10
-"""From this many seconds of a run on, the number of its samples, one a second, says whether the monitor worked."""
-LEAST_SHARE = 0.9
-"""The least clock and utilisation, as shares of those that the FLOP rate takes; a tenth is for errors of samples."""
-LEAST_SHARE_IN_PIPELINE = 0.5
-"""The same in a pipeline, whose stages have unequal shares of the work."""
-LEAST_POWER = 0.5
-"""The least mean power, as a share of that which the FLOP rate takes."""
-ABOVE_POWER_LIMIT = 1.05
-"""A mean power may exceed the limit in force by this factor: NVML reads power within 5 %."""
-UNTIMED_SHARE = 0.1
-"""The share of a run that may be outside of all phases; 0.1 % was measured."""
-UNTIMED_SECONDS = 1.0
-"""Seconds that may be outside of all phases in a short run."""
-LEAST_MEMORY = 0.9
-"""The least memory, as a share of what the parameters take; the tenth is for what a counter does not see."""
-OUTSIDE_SHARE = 0.05
-"""How much of the window's time outside of steps two sides may differ by."""
 
 # Doubts: each leaves room for a slower run than the record shows
 
@@ -64,6 +44,7 @@ OUTSIDE_SHARE = 0.05
 def _ceiling_not_measured(
     subjects: Sequence[Subject], compared: Compared, verification: Verification
 ) -> Iterator[str]:
+    """Find runs without a ceiling: the FLOP/s of a matmul that the image times before the steps."""
     for subject in subjects:
         flops = subject.record.flops
         precision = subject.precision
@@ -75,6 +56,10 @@ def _ceiling_not_measured(
             yield f"{clause} not measured in its run"
         elif precision != ceiling.precision:
             yield f"{clause} measured in {value_text(ceiling.precision)}, and its steps ran in {precision}"
+
+
+ABOVE_CEILING = 1.02
+"""A run may exceed the matrix product that was measured in it by this factor, for the error of both measurements."""
 
 
 @rule(
@@ -92,12 +77,12 @@ def _above_ceiling(subjects: Sequence[Subject], compared: Compared, verification
             continue
         ceiling = flops.measured_ceiling.flops
         if speed > ABOVE_CEILING * ceiling:
-            times = math.inf
+            factor = math.inf
             if ceiling:
-                times = speed / ceiling
+                factor = speed / ceiling
             yield (
-                f"record {subject.record.record_id}: its window has {speed:.4g} FLOP/s per device, {times:.3f} times "
-                f"what a matrix product had in the same run"
+                f"record {subject.record.record_id}: its window has {speed:.4g} FLOP/s per device, {factor:.3f} "
+                f"times what a matrix product had in the same run"
             )
 
 
@@ -123,6 +108,12 @@ def _unused_rdma(subject: Subject) -> list[str]:
     if system.nodes < 2 or "Socket" not in system.networks:
         return []
     return [str(nic.get("name")) for nic in system.nics if nic.get("kind") == "infiniband"]
+
+
+SECONDS_FOR_SAMPLES = 10
+"""From this many seconds of a run on, the number of its samples, one a second, shows whether the monitor worked."""
+LEAST_SAMPLES = 0.5
+"""The least samples, as a share of those that the interval gives: a busy machine delays a few."""
 
 
 @rule(
@@ -157,7 +148,7 @@ def _missing_telemetry(subject: Subject) -> Iterator[str]:
     if telemetry.samples is not None and seconds >= SECONDS_FOR_SAMPLES:
         expected_samples = seconds / (telemetry.interval_s or SAMPLE_SECONDS)
         readings = telemetry.samples * max(1, len(telemetry.devices))
-        if telemetry.samples < expected_samples / 2:
+        if telemetry.samples < LEAST_SAMPLES * expected_samples:
             yield f"its telemetry has {telemetry.samples} samples in {seconds:.0f} s"
         elif telemetry.errors >= readings:  # every reading failed
             yield f"its telemetry has {telemetry.errors} errors in {telemetry.samples} samples"
@@ -173,6 +164,16 @@ def _has_reading(device: DeviceTelemetry) -> bool:
     return any(reading is not None for reading in readings)
 
 
+LEAST_SHARE = 0.9
+"""The least clock and utilisation, as shares of those that the FLOP rate needs; a tenth is for errors of samples."""
+LEAST_SHARE_IN_PIPELINE = 0.5
+"""LEAST_SHARE in a pipeline, whose stages have unequal shares of the work."""
+LEAST_POWER = 0.5
+"""The least mean power, as a share of that which the FLOP rate needs at the device's power limit."""
+ABOVE_POWER_LIMIT = 1.05
+"""A mean power may exceed the limit in force by this factor: NVML reads power within 5 %."""
+
+
 @rule(
     "telemetry-speed",
     Needs.SAMPLE,
@@ -185,14 +186,22 @@ def _telemetry_speed(subjects: Sequence[Subject], compared: Compared, verificati
     for subject in subjects:
         problems: dict[str, str] = {}  # for each reading, the problem of the first device that has one
         for place, device in enumerate(subject.device_telemetry):
-            for name, problem in _implausible_readings(subject, device):
-                problems.setdefault(name, f"telemetry of device {place} has {problem}")
+            for reading in _find_implausible_readings(subject, device):
+                problems.setdefault(reading.name, f"telemetry of device {place} has {reading.problem}")
         for problem in problems.values():
             yield f"record {subject.record.record_id}: {problem}"
 
 
-def _implausible_readings(subject: Subject, device: DeviceTelemetry) -> Iterator[tuple[str, str]]:
-    """Yield each reading of a device with which it cannot have done the run's work: its name, and the problem.
+class _ImplausibleReading(NamedTuple):
+    """A reading of a device's telemetry that does not fit the work of the run."""
+
+    name: str
+    """The field of DeviceTelemetry."""
+    problem: str
+
+
+def _find_implausible_readings(subject: Subject, device: DeviceTelemetry) -> Iterator[_ImplausibleReading]:
+    """Yield each reading of a device with which it cannot have done the run's work.
 
     The datasheet's peak is reached at the highest clock with every unit busy. So clock and utilisation, as shares of
     their highest values, are at least the share of the peak that the run reached. A device at its power limit reaches
@@ -200,8 +209,9 @@ def _implausible_readings(subject: Subject, device: DeviceTelemetry) -> Iterator
     time outside of the window's steps, so it is compared with the run's share of the peak.
     """
     of_window, of_run = _shares_of_peak(subject)
+    stages = count(subject.config, "layout.pp") or 1
     least = LEAST_SHARE
-    if (count(subject.config, "layout.pp") or 1) > 1:
+    if stages > 1:
         least = LEAST_SHARE_IN_PIPELINE
     clock = _highest_clock(subject, device)
     power = _default_power(subject, device)
@@ -215,13 +225,15 @@ def _implausible_readings(subject: Subject, device: DeviceTelemetry) -> Iterator
         if reading is None:
             continue
         if reading <= 0 and name != "util_mean":  # utilisation is in whole percent: 0 for little work
-            yield name, f"{name} of {reading:.5g}, which no working device has"
+            yield _ImplausibleReading(name, f"{name} of {reading:.5g}, which no working device has")
         elif reading < needed:
-            yield name, f"{name} of {reading:.5g}, and its FLOP rate takes at least {needed:.5g}"
+            problem = f"{name} of {reading:.5g}, and its FLOP rate takes at least {needed:.5g}"
+            yield _ImplausibleReading(name, problem)
     mean = device.power_mean_w
     limit = device.power_limit_w
     if mean is not None and limit and mean > ABOVE_POWER_LIMIT * limit:
-        yield "power_limit_w", f"power_mean_w of {mean:.5g}, and the limit in force is {limit:g}"
+        problem = f"power_mean_w of {mean:.5g}, and the limit in force is {limit:g}"
+        yield _ImplausibleReading("power_limit_w", problem)
 
 
 class _SharesOfPeak(NamedTuple):
@@ -232,7 +244,10 @@ class _SharesOfPeak(NamedTuple):
 
 
 def _shares_of_peak(subject: Subject) -> _SharesOfPeak:
-    """Return the share of the peak in the window, and its mean over the run, which does no other counted work."""
+    """Return the share of the peak in the window, and its mean over the run.
+
+    Outside of its window a run counts no FLOPs, so the mean is lower by the share of time that the window takes.
+    """
     if not subject.achieved_flops or not subject.peak:
         return _SharesOfPeak(0.0, 0.0)
     of_window = subject.achieved_flops / subject.peak
@@ -259,6 +274,12 @@ def _default_power(subject: Subject, device: DeviceTelemetry) -> float:
     return 0.0
 
 
+UNTIMED_SHARE = 0.1
+"""The share of a run that may be outside of all phases; 0.1 % was measured."""
+UNTIMED_SECONDS = 1.0
+"""Seconds that may be outside of all phases in a short run."""
+
+
 @rule(
     "time-in-no-phase",
     Needs.SAMPLE,
@@ -281,6 +302,10 @@ _LOOPS = ("eval_initial", "train", "val", "infer", "measure")
 def _seconds(timing: Timing, *phases: str) -> float:
     """Return the sum of the times of phases; a phase that the run did not have counts as 0."""
     return math.fsum(getattr(timing, phase) or 0.0 for phase in phases)
+
+
+LEAST_MEMORY = 0.9
+"""The least memory, as a share of what the parameters take; the tenth is for what a counter does not see."""
 
 
 @rule(
@@ -347,7 +372,7 @@ def _target_missed(compared: Compared, verification: Verification) -> Iterator[s
         trained_to_the_end = schedule(subject.config).get("window_steps", 0) is None
         if not trained_to_the_end or target is None or quality is None:
             continue
-        if quality.converged is False:  # None is not known
+        if quality.converged is False:  # None if it is not known
             yield f"record {subject.record.record_id}: its training ended without reaching acc {target:g}"
 
 
@@ -366,8 +391,11 @@ def _short_form(compared: Compared, verification: Verification) -> Iterator[str]
 
 
 HOST_CLOCK = 1.02
-"""How far a rate by the host's clock may exceed one whose clock includes all waits, as a factor of what the published
-row's own rates have. Two clocks of one run agree to less than 2 %."""
+"""The factor by which the ratio of two rates may exceed the ratio of the same rates in the published row.
+
+The one rate is by the clock of the host, the other by a clock that includes all waits. Two clocks of one run agree to
+less than 2 %.
+"""
 
 
 @rule(
@@ -378,6 +406,13 @@ row's own rates have. Two clocks of one run agree to less than 2 %."""
     Consequence.DOUBT,
 )
 def _host_clock(compared: Compared, verification: Verification) -> Iterator[str]:
+    """Compare the rate by the host's clock, with which a claim is compared, with the rates by other clocks.
+
+    A device works asynchronously: the host starts its work and goes on. A publisher's clock that stops when the host
+    is done with a step may stop before the device is, so the rate by it is too high. It is compared with the gate
+    (the metric that decides the verdict), with `p_core`, by the device's clock, and with `p_train`, which counts all
+    the time from one step to the next. A published row may have such a difference itself, which is allowed.
+    """
     gate = verification.case.gate
     held_by = compared.result.held_by
     if compared.result.name != gate or held_by == gate:
@@ -385,17 +420,17 @@ def _host_clock(compared: Compared, verification: Verification) -> Iterator[str]
     published = _published_ratio(verification, "p_core", "p_train")
     for subject in verification.subjects:
         record = subject.record
-        by_host = subject.record.metric(held_by)
+        by_host = record.metric(held_by)
         if by_host is None:
             continue
         for name in dict.fromkeys((gate, "p_core", "p_train")):
             metric = record.metric(name)
             if metric is None or metric.unit != by_host.unit or metric.value <= 0:
                 continue
-            value = metric.value
+            rate = metric.value
             if metric.scope == "job" and by_host.scope == "device":
-                value = metric.value / subject.world
-            ratio = by_host.value / value
+                rate = metric.value / subject.world
+            ratio = by_host.value / rate
             if ratio > published * HOST_CLOCK:
                 yield (
                     f"record {record.record_id}: {held_by}, by the host's clock, is {ratio:.3f} times {name}; "
@@ -411,6 +446,7 @@ def _host_clock(compared: Compared, verification: Verification) -> Iterator[str]
     Consequence.DOUBT,
 )
 def _loop_clock(compared: Compared, verification: Verification) -> Iterator[str]:
+    """Compare the time of each inference's window by the host's clock with the time of its steps on the device."""
     if compared.result.name != verification.case.gate:
         return
     published = _published_ratio(verification, "p_infer_core", "p_infer_whole")
@@ -515,7 +551,7 @@ def _software_unknown(verification: Verification) -> Iterator[str]:
     for condition in verification.software:
         if condition.agreement is Agreement.UNKNOWN and condition.here != condition.expected:
             yield "software unknown"
-            return
+            return  # one message for all packages
 
 
 @_qualifier("work-not-published", "The row leaves out what the speed depends on; it is taken to be the same.")
@@ -527,25 +563,34 @@ def _work_not_published(verification: Verification) -> Iterator[str]:
 
 
 def _each_side(find: Callable[[Sequence[Subject]], Iterator[str]]) -> Find:
-    """Turn a function that looks at the runs of one side into one that looks at both, as a qualifier does."""
+    """Decorate a function that looks at the runs of one side, so that it can be the rule of a qualifier.
 
-    def find_on_both(verification: Verification) -> Iterator[str]:
+    Such a rule is called with the Verification, which has the runs of both sides. The decorated function calls `find`
+    for the measured runs and then for those of the baseline, whose messages begin with `baseline: `. A verdict on a
+    claim has no baseline, so `find` is then called with no runs.
+    """
+
+    def find_on_both_sides(verification: Verification) -> Iterator[str]:
         yield from find(verification.subjects)
-        yield from (f"baseline: {message}" for message in find(verification.baseline))
+        for message in find(verification.baseline):
+            yield f"baseline: {message}"
 
-    return find_on_both
+    return find_on_both_sides
 
 
 @_qualifier("unsteady", "The device became slower or faster within the window: it warmed up, or was shared.", "2 %")
 @_each_side
 def _unsteady(subjects: Sequence[Subject]) -> Iterator[str]:
-    windows = [subject.record.window for subject in subjects]
-    drifts = [window.drift or 0.0 for window in windows if window is not None and window.steady is False]
+    drifts = []
+    for subject in subjects:
+        window = subject.record.window
+        if window is not None and window.steady is False:  # None if it is not known
+            drifts.append(window.drift or 0.0)
     if not drifts:
         return
-    worst = max(drifts, key=abs)
-    if worst:
-        yield f"window not steady (drift {100 * worst:+.1f} %)"
+    largest = max(drifts, key=abs)
+    if largest:
+        yield f"window not steady (drift {100 * largest:+.1f} %)"
     else:
         yield "window not steady"
 
@@ -561,7 +606,7 @@ def _stalled_step(verification: Verification) -> Iterator[str]:
             yield from _longest_stall(verification.subjects, compared.result.held_by)
             for message in _longest_stall(verification.baseline, compared.result.held_by):
                 yield f"baseline: {message}"
-            return
+            return  # a verdict has one gate
 
 
 def _longest_stall(subjects: Sequence[Subject], metric: str) -> Iterator[str]:
@@ -667,7 +712,7 @@ def _network(subjects: Sequence[Subject]) -> Iterator[str]:
 @_qualifier(
     "tenant",
     "Somebody else uses the device.",
-    f"{MEMORY_BEFORE / 2**30:g} GiB in use before the run: a driver alone uses less",
+    f"{MEMORY_BEFORE / GIB:g} GiB in use before the run: a driver alone uses less",
 )
 @_each_side
 def _tenant(subjects: Sequence[Subject]) -> Iterator[str]:
@@ -687,10 +732,10 @@ def _clock_set(subjects: Sequence[Subject]) -> Iterator[str]:
 @_qualifier("runs-overlap", "Two runs shared a device, or the time of day was set between them.", "2 s")
 def _runs_overlap(verification: Verification) -> Iterator[str]:
     records = [subject.record for subject in (*verification.subjects, *verification.baseline)]
-    for a, b in pairwise(sorted(records, key=start_of)):
-        device = find_shared_device(a, b)
+    for earlier, later in pairwise(sorted(records, key=start_of)):
+        device = find_shared_device(earlier, later)
         if device:
-            ids = f"{a.record_id} and {b.record_id}"
+            ids = f"{earlier.record_id} and {later.record_id}"
             yield f"by their dates {ids} ran at the same time on the device {brief(device)}"
 
 
@@ -698,7 +743,9 @@ def _runs_overlap(verification: Verification) -> Iterator[str]:
 def _pinned(verification: Verification) -> Iterator[str]:
     measured = {subject.record.system.cpu.usable for subject in verification.subjects}
     baseline = {subject.record.system.cpu.usable for subject in verification.baseline}
-    if not measured or not baseline or None in measured | baseline:
+    if not measured or not baseline:
+        return
+    if None in measured or None in baseline:  # a record does not say it
         return
     if measured != baseline:
         yield f"usable processors: {_list_counts(measured)}, the baseline's {_list_counts(baseline)}"
@@ -706,8 +753,12 @@ def _pinned(verification: Verification) -> Iterator[str]:
 
 def _list_counts(counts: Iterable[int | None]) -> str:
     """Return counts in ascending order, without those that are not known or 0."""
-    known = [count for count in counts if count]
-    return ", ".join(str(count) for count in sorted(known))
+    known = sorted(count for count in counts if count)
+    return ", ".join(map(str, known))
+
+
+OUTSIDE_SHARE = 0.05
+"""How much of the window's time outside of steps two sides may differ by."""
 
 
 @_qualifier("outside-of-steps", "One side loses more time between steps, as in a slow loader.", "5 % of the window")

@@ -33,32 +33,6 @@ ROUNDING = 1 + 1e-9
 """A number exceeds its limit only if it is larger by this factor: rounding alone stays far below it."""
 GIB = 2.0**30
 """Bytes of a GiB."""
-BEYOND_CACHES = 2**30
-"""Bytes of a copy that no device's caches hold, so that its rate is that of the memory."""
-CLOCK_DRIFT = 1e-4
-"""How far two sound clocks may drift apart, as a share of the time: quartz clocks are within a fifth of that."""
-POWER_OF_SAMPLE = 1.15
-"""A single sample of power may exceed the limit by this factor: a device regulates its mean, not each sample."""
-POWER_OF_MEAN = 1.05
-"""A mean of power may exceed the limit by this factor: NVML reads power within 5 %."""
-CLOCK_STEP = 1.01
-"""A clock may exceed its limit by this factor: about one step of the frequency, 15 MHz on NVIDIA's devices."""
-LEAST_ENERGY_SECONDS = 10
-"""The shortest time over which energy and power are compared: power is sampled once a second."""
-STEP_ABOVE_PEAK = 1.05
-"""One step may exceed the peak by this factor: its time is whole microseconds of another clock than the device's."""
-PHASE_SHARE = 0.02
-"""The share of a phase outside of its steps and evaluations; 0.1 % was measured."""
-PHASE_SECONDS = 0.1
-"""Seconds of a phase outside of its steps and evaluations, besides PHASE_SHARE; 0.03 s were measured."""
-SAMPLES_FOR_MEAN = 100
-"""From this many samples on, their mean number of sequences is near that of the data set."""
-FLOPS_TOLERANCE = 1e-6
-"""Largest relative difference of FLOPs that are counted twice by one formula."""
-LOSS_ROUNDING = 1e-3
-"""How far below 0 a cross-entropy may be by rounding, in nats."""
-STEPS_OF_CONSTANT_LOSS = 100
-"""From this many steps on, losses that are all equal mean that nothing is learned."""
 
 
 # How the run ended, and whether its numbers follow from its evidence
@@ -72,7 +46,9 @@ def _run_ended(subject: Subject) -> Iterator[str]:
 
 @rule("check-failed", Needs.RECORD, "A check of the run failed: its losses are not finite, its ranks out of step.")
 def _check_failed(subject: Subject) -> Iterator[str]:
-    yield from (f"check {check.name} failed: {check.detail}" for check in subject.record.checks if not check.ok)
+    for check in subject.record.checks:
+        if not check.ok:
+            yield f"check {check.name} failed: {check.detail}"
 
 
 @rule("config-digest", Needs.RECORD, "The configuration was edited after the run, or is not there.")
@@ -183,15 +159,18 @@ def _software_stack(subject: Subject) -> Iterator[str]:
 
 def _extends(version: Any, expected: Any) -> bool:
     """Whether a version equals the expected one or extends it: 2.13.0+cpu extends 2.13, and 2.130 does not."""
-    return version == expected or str(version).startswith((f"{expected}.", f"{expected}+"))
+    if version == expected:
+        return True
+    return str(version).startswith((f"{expected}.", f"{expected}+"))
 
 
 @rule("preset", Needs.RUN, "The image was built from an edited manifest, for instance with a smaller model to fit.")
 def _preset(subject: Subject) -> Iterator[str]:
     """Compare the configuration with its preset, setting by setting.
 
-    In the preset `reference` every setting has to be equal, but for those that --set can change. In `tiny`, and in a
-    record that another version made, only those that the conditions or the size of the work follow from.
+    In the preset `reference` every setting has to be equal, except those that --set can change. In the preset `tiny`,
+    and in a record that another version made, only the settings have to be equal that decide the conditions or the
+    size of the work.
     """
     record = subject.record
     case = subject.case
@@ -199,15 +178,16 @@ def _preset(subject: Subject) -> Iterator[str]:
         return
     config = dict(leaves(record.config or {}))
     preset = dict(leaves(preset_of(case.presets, record.preset)))
-    strict = record.preset == "reference" and not subject.made_by_another_version
-    derived = set(paths(case.conditions))
+    requires_all = record.preset == "reference" and not subject.made_by_another_version
+    paths_of_conditions = set(paths(case.conditions))
     note = ""
     if subject.made_by_another_version:
         note = f" of flagbench {__version__}; the record was made by {record.flagbench.version}"
     for path in _settings_of_preset(subject, config, preset):
         on_both_sides = path in config and path in preset
-        matters = path in derived or path.startswith(("model.", "layout.", "engine.name"))
-        if not strict and not (matters and on_both_sides):
+        decides_work = path in paths_of_conditions or path.startswith(("model.", "layout.", "engine.name"))
+        is_required = requires_all or (decides_work and on_both_sides)
+        if not is_required:
             continue
         if path not in config:
             yield f"config.{path} is not in its configuration"
@@ -241,12 +221,17 @@ def _settings_of_preset(subject: Subject, config: Mapping[str, Any], preset: Map
 @rule("formula", Needs.RUN, "An image of another version counts other FLOPs.")
 def _formula(subject: Subject) -> Iterator[str]:
     flops = subject.record.flops
-    if flops and subject.case.formula not in (None, flops.formula) and not subject.other_formula:
-        yield describe_difference("flops.formula", flops.formula, f"{subject.case.name} has", subject.case.formula)
+    expected = subject.case.formula
+    # Another version's record may have another formula, and its FLOPs are then not compared.
+    if flops is None or expected is None or subject.other_formula:
+        return
+    if flops.formula != expected:
+        yield describe_difference("flops.formula", flops.formula, f"{subject.case.name} has", expected)
 
 
 @rule("peak", Needs.RUN, "The stack's manifest was edited, or has a peak of another variant of the device.")
 def _peak(subject: Subject) -> Iterator[str]:
+    """Compare the recorded peak with that of the run's stack, or of the device's model if the stack is not known."""
     if subject.record.flops is None or subject.record.flops.peak is None:
         return
     recorded = subject.record.flops.peak
@@ -260,8 +245,8 @@ def _peak(subject: Subject) -> Iterator[str]:
     expected = None
     if device is not None and recorded.precision in device.peaks:
         expected = device.peaks[recorded.precision].flops
-    elif subject.made_by_another_version:  # a later version knows more devices
-        return
+    elif subject.made_by_another_version:
+        return  # a later version knows the peaks of more devices
     if expected is None or not alike(recorded.flops, expected):
         yield describe_difference("flops.peak.flops", recorded.flops, f"{manifest} says of this device", expected)
 
@@ -432,6 +417,10 @@ def _above_peak(subject: Subject) -> Iterator[str]:
         yield f"its FLOPs over its window are {speed:.4g} FLOP/s per device, above the peak of {peak:.4g}"
 
 
+BEYOND_CACHES = 2**30
+"""Bytes of a copy that no device's caches hold, so that its rate is that of the memory."""
+
+
 @rule("ceiling-above-peak", Needs.RUN, "The clock of the device runs slow, or the peak is of another device.")
 def _ceiling_above_peak(subject: Subject) -> Iterator[str]:
     ceilings: list[float] = []
@@ -479,8 +468,12 @@ def _device_memory(subject: Subject) -> Iterator[str]:
     model = subject.device
     if model is None:
         return
-    for size in dict.fromkeys(device.memory_bytes for device in subject.record.system.devices):
-        if size is not None and not WHOLE_MEMORY <= size / (model.memory_gib * GIB) <= ROUNDING:
+    sizes = [device.memory_bytes for device in subject.record.system.devices]
+    for size in dict.fromkeys(sizes):  # each size once: most devices have the same
+        if size is None:
+            continue
+        share = size / (model.memory_gib * GIB)
+        if not WHOLE_MEMORY <= share <= ROUNDING:
             yield f"a device has {size / GIB:.4g} GiB by system.devices, but {model.name} has {model.memory_gib:g}"
 
 
@@ -521,6 +514,14 @@ def _memory_used(subject: Subject) -> Iterator[tuple[str, float]]:
         yield "telemetry's mem_used_max_bytes", device.mem_used_max_bytes / GIB
 
 
+POWER_OF_SAMPLE = 1.15
+"""A single sample of power may exceed the limit by this factor: a device regulates its mean, not each sample."""
+POWER_OF_MEAN = 1.05
+"""A mean of power may exceed the limit by this factor: NVML reads power within 5 %."""
+CLOCK_STEP = 1.01
+"""A clock may exceed its limit by this factor: about one step of the frequency, 15 MHz on NVIDIA's devices."""
+
+
 @rule(
     "board-limits",
     Needs.RUN,
@@ -542,8 +543,16 @@ def _board_limits(subject: Subject) -> Iterator[str]:
             ("sm_clock_busy_mhz", clock, CLOCK_STEP),
         ):
             reading = getattr(device, name)
-            if reading is not None and limit is not None and reading > limit.value * tolerance * ROUNDING:
+            if reading is None or limit is None:
+                continue
+            if reading > limit.value * tolerance * ROUNDING:
                 yield f"telemetry has {name} of {reading:.5g}, but the device's limit is {limit.value:g}"
+
+
+LEAST_ENERGY_SECONDS = 10
+"""The shortest time over which energy and power are compared: power is sampled once a second."""
+ENERGY_FACTOR = 2
+"""Energy may be half to twice the power times the time: samples of power are instants, and miss what lies between."""
 
 
 @rule(
@@ -560,14 +569,14 @@ def _energy(subject: Subject) -> Iterator[str]:
         seconds = device.energy_seconds
         if mean is None or joules is None or seconds is None or seconds < LEAST_ENERGY_SECONDS:
             continue
-        if not mean / 2 <= joules / seconds <= mean * 2:
+        if not mean / ENERGY_FACTOR <= joules / seconds <= mean * ENERGY_FACTOR:
             yield f"telemetry has {joules:.5g} J in {seconds:.5g} s, but a mean power of {mean:.5g} W"
     for device in subject.device_telemetry:
         highest = device.power_max_w
         window = device.window_energy
         if highest is None or window is None or window.seconds < LEAST_ENERGY_SECONDS:
             continue
-        if window.joules > 2 * highest * window.seconds:
+        if window.joules > ENERGY_FACTOR * highest * window.seconds:
             yield (
                 f"telemetry has {window.joules:.5g} J in a window of {window.seconds:.5g} s, but a highest power of "
                 f"{highest:.5g} W"
@@ -575,6 +584,10 @@ def _energy(subject: Subject) -> Iterator[str]:
 
 
 # Time
+
+
+CLOCK_DRIFT = 1e-4
+"""How far two sound clocks may drift apart, as a share of the time: quartz clocks are within a fifth of that."""
 
 
 @rule("device-clock", Needs.RUN, "The clock of the device runs fast.", "one step, and 1e-4 of drift")
@@ -609,6 +622,10 @@ def _step_without_time(subject: Subject, section: Section) -> Iterator[str]:
                     yield f"steps of rank {rank} in {span.name} took no time by the clock of the {name}"
 
 
+STEP_ABOVE_PEAK = 1.05
+"""One step may exceed the peak by this factor: its time is whole microseconds of another clock than the device's."""
+
+
 @rule(
     "step-above-peak",
     Needs.EVIDENCE,
@@ -616,11 +633,16 @@ def _step_without_time(subject: Subject, section: Section) -> Iterator[str]:
     "5 % of one step, by a clock of microseconds",
 )
 def _step_above_peak(subject: Subject, section: Section) -> Iterator[str]:
+    """Compare the FLOP/s of each step with the peak of the device: FLOPs by tokens, time by the device's clock.
+
+    A rank does the FLOPs of its tokens alone, or its share of them if the ranks of a replica divide each layer.
+    """
     flops_of_unit = subject.flops_of_unit
     peak = subject.highest_flops
     if flops_of_unit is None or peak is None or not subject.replicas:
         return
-    if (count(subject.config, "layout.pp") or 1) > 1:  # stages of a pipeline have unequal shares
+    stages = count(subject.config, "layout.pp") or 1
+    if stages > 1:  # stages of a pipeline have unequal shares of the FLOPs
         return
     flops_of_token = flops_of_unit * subject.replicas / subject.world
     if subject.case.unit != "tokens":
@@ -633,6 +655,12 @@ def _step_above_peak(subject: Subject, section: Section) -> Iterator[str]:
                     yield f"a step of rank {rank} in {span.name} did {speed:.4g} FLOP/s, above the peak of {peak:.4g}"
 
 
+PHASE_SHARE = 0.02
+"""The share of a phase outside of its steps and evaluations; 0.1 % was measured."""
+PHASE_SECONDS = 0.1
+"""Seconds of a phase outside of its steps and evaluations, in addition to PHASE_SHARE; 0.03 s were measured."""
+
+
 @rule(
     "phase-time",
     Needs.EVIDENCE,
@@ -640,28 +668,33 @@ def _step_above_peak(subject: Subject, section: Section) -> Iterator[str]:
     "2 % and 0.1 s (measured: 0.1 % and 0.03 s), and one step",
 )
 def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
-    """Compare the duration of each phase with the sum of its steps and evaluations, both in microseconds."""
+    """Compare the duration of each phase with the sum of its steps and evaluations, both in microseconds.
+
+    A phase, such as the training, is timed from its start to its end, and each of its steps by itself. Steps follow
+    each other without a gap, so both times are nearly equal. If the steps take longer than their phase, a clock is
+    wrong. If the phase takes longer, it has time that belongs to no step, or steps that the record lacks.
+    """
     for phase in dict.fromkeys(span.phase for span in section.spans):
         if phase not in section.durations:
             yield f"its evidence has no duration of {phase}"
             continue
         durations = section.durations[phase]
         stretch = section.stretch(phase)
-        times = [stretch.rank_time(OWN, rank) for rank in range(section.world)]
-        step = max(times) / stretch.steps
-        for rank, (micro, duration) in enumerate(zip(times, durations, strict=True)):
-            if micro > duration * (1 + CLOCK_DRIFT) + step:
+        times_of_steps = [stretch.rank_time(OWN, rank) for rank in range(section.world)]
+        mean_step = max(times_of_steps) / stretch.steps
+        for rank, (steps_time, duration) in enumerate(zip(times_of_steps, durations, strict=True)):
+            if steps_time > duration * (1 + CLOCK_DRIFT) + mean_step:
                 yield (
-                    f"the steps of {phase} of rank {rank} took {micro / MICRO:.3f} s, but its {phase} only "
+                    f"the steps of {phase} of rank {rank} took {steps_time / MICRO:.3f} s, but its {phase} only "
                     f"{duration / MICRO:.3f} s"
                 )
-        accounted = max(times)
+        accounted = max(times_of_steps)
         if phase == TRAIN:
             accounted += section.timing.get("eval", 0)
         longest = max(durations)
         # A resumed run skips the batches before its checkpoint, each in less time than a step takes.
-        skipped = subject.first_step * step
-        allowed = PHASE_SHARE * longest + PHASE_SECONDS * MICRO + step + skipped
+        skipping = subject.first_step * mean_step
+        allowed = PHASE_SHARE * longest + PHASE_SECONDS * MICRO + mean_step + skipping
         if longest - accounted > allowed:
             yield (
                 f"its {phase} lasted {longest / MICRO:.3f} s, but its steps and evaluations only "
@@ -672,6 +705,10 @@ def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
 # Work and losses
 
 
+SAMPLES_FOR_MEAN = 100
+"""From this many samples on, their mean number of sequences is near that of the data set."""
+
+
 @rule(
     "work-of-step",
     Needs.EVIDENCE,
@@ -679,6 +716,12 @@ def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
     "half of the mean sequences of a sample that the conditions state, from 100 samples on",
 )
 def _work_of_step(subject: Subject, section: Section) -> Iterator[str]:
+    """Compare the samples and tokens that each rank counted with those of full batches.
+
+    A sample is one sequence, or several if each choice of a question is a sequence. Sequences are padded to
+    `tokens_per_sample` tokens, of which the useful ones are not padding. The last batch of an epoch may be smaller
+    than the others, and some publishers count it as full.
+    """
     batch = subject.work_count("samples_per_step")
     length = subject.work_count("tokens_per_sample")
     if batch is None or length is None:
@@ -693,8 +736,9 @@ def _work_of_step(subject: Subject, section: Section) -> Iterator[str]:
                         f"rank {rank} counts {work.samples} samples, published {work.samples_published}, and a full "
                         f"batch is {work.samples_of_full_batches}"
                     )
-                tokens = work.samples * length
-                if not tokens <= work.tokens <= tokens * most_sequences or work.tokens_useful > work.tokens:
+                least_tokens = work.samples * length
+                is_possible = least_tokens <= work.tokens <= least_tokens * most_sequences
+                if not is_possible or work.tokens_useful > work.tokens:
                     yield (
                         f"rank {rank} counts {work.tokens} tokens, {work.tokens_useful} of them useful, for "
                         f"{work.samples} samples of {length}"
@@ -741,7 +785,7 @@ class _BlockWork(NamedTuple):
 
 
 def _distinct_work(span: Span, rank: int, batch: int, block: int) -> list[_BlockWork]:
-    """Return the work of a rank's blocks without repetitions: most blocks have the same work.
+    """Return the work of a rank's blocks without repetitions, sorted: most blocks have the same work.
 
     Args:
         span: consecutive steps of one phase.
@@ -756,8 +800,13 @@ def _distinct_work(span: Span, rank: int, batch: int, block: int) -> list[_Block
     return [_BlockWork(*counts) for counts in sorted(distinct)]
 
 
+FLOPS_TOLERANCE = 1e-6
+"""Largest relative difference of FLOPs that are counted twice by one formula."""
+
+
 @rule("flops-of-work", Needs.EVIDENCE, "The image counts FLOPs of another model than its configuration has.", "1e-6")
 def _flops_of_work(subject: Subject, section: Section) -> Iterator[str]:
+    """Compare the FLOPs that the image counted with those of its tokens or samples, by the case's formula."""
     flops_of_unit = subject.flops_of_unit
     if flops_of_unit is None:
         return
@@ -779,6 +828,10 @@ def _flops_of_work(subject: Subject, section: Section) -> Iterator[str]:
         if abs(executed - expected) > FLOPS_TOLERANCE * expected + rounding:
             part = f"the FLOPs of its {span.part} of {span.phase}"
             yield describe_difference(part, f"{executed:.6g}", "its tokens take", expected)
+
+
+LOSS_ROUNDING = 1e-3
+"""How far below 0 a cross-entropy may be by rounding, in nats."""
 
 
 @rule(
@@ -805,6 +858,10 @@ def _losses_of_ranks(section: Section) -> list[float | None]:
         for losses_of_rank in span.loss:
             losses.extend(losses_of_rank or ())
     return losses
+
+
+STEPS_OF_CONSTANT_LOSS = 100
+"""From this many steps on, losses that are all equal mean that nothing is learned."""
 
 
 @rule("loss-constant", Needs.EVIDENCE, "Nothing is learned: every update is skipped, or of size 0.", "100 steps")
