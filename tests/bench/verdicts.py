@@ -15,7 +15,7 @@ import numpy as np
 from flagbench.records.model import Metric
 from flagbench.verdict import Verdict
 from flagbench.verdict.claim_limits import classify
-from flagbench.verdict.interval import Estimate, estimate, ratio
+from flagbench.verdict.interval import Estimate, compute_ratio, estimate
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, history_prior
 from flagbench.verdict.stats.faster_or_slower import SessionRuns, classify_sides, compare_sides
 from flagbench.verdict.stats.looks import look_levels
@@ -197,7 +197,7 @@ def verdict(rates, level=LEVEL, prior=DEFAULT):
 
 def on(metrics, level=LEVEL, prior=DEFAULT, claim=1.0):
     """The verdict on runs against a claim."""
-    return classify(ratio(estimate(metrics, prior, level), Estimate(claim, 0), "higher"))
+    return classify(compute_ratio(estimate(metrics, prior, level), Estimate(claim, 0), "higher"))
 
 
 def with_looks(rates, looks):

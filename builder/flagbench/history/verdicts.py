@@ -26,7 +26,7 @@ from flagbench.records.read import read_record
 from flagbench.records.store import Store, StoredRecord
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict.conditions import gate_spec
-from flagbench.verdict.interval import candidates
+from flagbench.verdict.interval import list_candidates
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import check_record
 
@@ -111,7 +111,7 @@ def _judge(record: Record, catalog: Catalog) -> Summary:
 def _measured_gate(summary: Summary, result: VerifyResult, case: Case) -> str:
     """Return the name of the record's metric that is compared with the published metric that decides."""
     spec = case.metric(result.gate) or gate_spec(case)
-    for name in candidates(spec, result.against):
+    for name in list_candidates(spec, result.against):
         if name in summary.metrics:
             return name
     return case.gate

@@ -24,7 +24,7 @@ from flagbench.verdict.compare import ABSENT
 from flagbench.verdict.conditions import DEVICE_MODEL, describe, shown
 from flagbench.verdict.early_end import EndedAs
 from flagbench.verdict.efficiency import compute_efficiency
-from flagbench.verdict.interval import estimate, metric_of_each, session_of
+from flagbench.verdict.interval import collect_metric, compute_session_share, estimate
 from flagbench.verdict.result import (
     Against,
     CitedRow,
@@ -481,7 +481,7 @@ def _other_metrics(records: Sequence[Record], compared: Sequence[MetricResult]) 
     for name, metrics in _common_metrics(records).items():
         if name in compared_names:
             continue
-        measured = estimate(metrics, session=session_of(records, metrics[0]))
+        measured = estimate(metrics, session=compute_session_share(records, metrics[0]))
         rows.append((name, measured.text(), metrics[0].unit))
         slowest_devices.append(slowest_device(metrics))
     columns = (heading, "measured", "unit")
@@ -517,7 +517,7 @@ def _common_metrics(records: Sequence[Record]) -> dict[str, list[Metric]]:
         return {}
     metrics_by_name = {}
     for metric in records[0].metrics:
-        metrics = metric_of_each(records, metric.name)
+        metrics = collect_metric(records, metric.name)
         units_and_scopes = {(metric.unit, metric.scope) for metric in metrics}
         if len(units_and_scopes) == 1:
             metrics_by_name[metric.name] = metrics
@@ -531,7 +531,7 @@ def _interval_notes(records: Sequence[Record], result: VerifyResult) -> list[str
     for name, metrics in _common_metrics(records).items():
         measured = compared.get(name)
         if measured is None:
-            measured = estimate(metrics, session=session_of(records, metrics[0]))
+            measured = estimate(metrics, session=compute_session_share(records, metrics[0]))
         if measured.ci_method is not None:
             names_by_method.setdefault(measured.ci_method, []).append(name)
     return [f"95 % interval of {', '.join(names)}: {method}" for method, names in names_by_method.items()]

@@ -1,7 +1,8 @@
 """Compare measured metrics with expected ones: the interval of each, their ratio, and whether they are comparable.
 
-`verify` calls `compare_metric` for every metric of a claim or a baseline. The intervals come from `stats`; this
-module selects the runs, metrics and conditions that go into them.
+`verify` calls `compare_metric` for every metric of a claim (a published result) or of a baseline (earlier runs, with
+which the runs are compared). The intervals come from `stats`; this module selects the runs, metrics and conditions
+that go into them. Metrics are compared only if the conditions that they depend on are equal on both sides.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Terms(Struct, frozen=True):
     """The tolerance, the assumed spread between runs, and the level of a verdict."""
 
     within: float = WITHIN
-    """Ratios to a baseline that differ from 1 by no more count as the same."""
+    """The tolerance of a baseline: a ratio that differs from 1 by no more counts as the same speed."""
     priors: dict[str, Prior] = {}
     """The spread between earlier runs, by metric; `DEFAULT` for other metrics."""
     level: float = LEVEL
@@ -55,7 +56,7 @@ class Expected(Struct, frozen=True):
     unit: str
     """The unit of the value, such as `samples/s`."""
     scope: str
-    """What the value is of: `job`, `node` or `device`."""
+    """The extent that the value describes: `job`, `node` or `device`."""
     records: tuple[Record, ...] = ()
     """The records of a baseline; empty for a published value."""
 
@@ -82,27 +83,29 @@ def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) ->
     values = []
     for metric in records[0].metrics:
         spec = case.metric(metric.name)
-        metrics = metric_of_each(records, metric.name)
+        metrics = collect_metric(records, metric.name)
         # For a metric that the case does not know, nothing says whether higher or lower is better.
         if spec is None or not metrics:
             continue
-        mean = estimate(metrics, terms.prior(spec.name), session=session_of(records, spec))
+        mean = estimate(metrics, terms.prior(spec.name), session=compute_session_share(records, spec))
         values.append(Expected(spec, mean, metrics[0].unit, metrics[0].scope, tuple(records)))
     return values
 
 
-def session_of(records: Sequence[Record], spec: MetricSpec | Metric) -> float:
-    """Return how much of a session's deviation is left in the mean of a metric; 0 for what is not a speed.
+def compute_session_share(records: Sequence[Record], spec: MetricSpec | Metric) -> float:
+    """Return the share of a session's deviation that is left in the mean of a metric over the records.
 
-    Other metrics, such as an accuracy, do not differ between sessions.
+    A session is a group of runs of one machine that began within two hours of each other. It is 0 for a metric that
+    is not a speed: an accuracy does not differ between sessions.
     """
     if not is_speed(spec):
         return 0.0
     return session_share(records)
 
 
-def candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:
+def list_candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:
     """Return the names of measured metrics that an expected value may be compared with, the best first."""
+    # A published speed may be by the publisher's own clock, for which the case has a metric: `held_by`.
     if against.kind == "baseline" or spec.held_by is None:
         return (spec.name,)
     return (spec.held_by, spec.name)
@@ -128,7 +131,8 @@ def compare_metric(
         terms: the tolerance, spread and level of the intervals.
     """
     spec = expected.spec
-    name, metrics = _find_measured(records, candidates(spec, against))
+    measured = _find_measured(records, list_candidates(spec, against))
+    name = measured.name
     result = MetricResult(
         name=spec.name,
         held_by=name,
@@ -137,22 +141,23 @@ def compare_metric(
         expected=expected.estimate,
         reason=_explain_absence(records, name),
     )
-    if not metrics:
+    if not measured.metrics:
         return Compared(spec=spec, result=result, runs=())
-    session = session_of(records, spec)
-    measured = estimate(metrics, terms.prior(name), session=session)
+    session = compute_session_share(records, spec)
+    mean = estimate(measured.metrics, terms.prior(name), session=session)
     compared = Compared(
         spec=spec,
-        result=replace(result, measured=measured, slowest_device=slowest_device(metrics)),
-        runs=tuple(metrics),
+        result=replace(result, measured=mean, slowest_device=slowest_device(measured.metrics)),
+        runs=tuple(measured.metrics),
         session=session,
-        baseline=tuple(metric_of_each(expected.records, name)),
+        baseline=tuple(collect_metric(expected.records, name)),
     )
     problems = list(differing_conditions(case, against, conditions, spec, name))
-    unit_problem = _explain_other_unit(metrics, expected, against)
+    unit_problem = _explain_other_unit(measured.metrics, expected, against)
     if unit_problem is not None:
         return _with_ratio(compared, [*problems, unit_problem])
-    if not problems and name == spec.held_by and is_speed(spec):
+    counts_as_published = name == spec.held_by and is_speed(spec)
+    if not problems and counts_as_published:
         batch_problem = explain_partial_batches(records, name)
         if batch_problem is not None:
             return _with_ratio(compared, [batch_problem])
@@ -169,34 +174,36 @@ def _add_ratio(
 
     `problems`: why the metric is not comparable, if it is not; then runs and baseline are not compared by session.
     """
-    spec, name = compared.spec, compared.result.held_by
+    spec = compared.spec
+    name = compared.result.held_by
     measured = compared.result.measured
-    assert measured is not None  # the metric was measured
+    assert measured is not None  # `compare_metric` returns before for a metric that was not measured
     difference = measured.value - expected.estimate.value
-    if spec.unit == "fraction" and not is_speed(spec):  # half the accuracy is not half as good
+    if spec.unit == "fraction" and not is_speed(spec):  # accuracies are compared by their difference
         return _with_ratio(compared, problems, difference)
-    to_expected = ratio(measured, expected.estimate, spec.better)
+    ratio = compute_ratio(measured, expected.estimate, spec.better)
     if terms.level > LEVEL:
         strict_estimate = estimate(compared.runs, terms.prior(name), terms.level, compared.session)
-        compared = replace(compared, strict=ratio(strict_estimate, expected.estimate, spec.better))
-    if not problems and compared.baseline and to_expected is not None and is_speed(spec):
+        compared = replace(compared, strict=compute_ratio(strict_estimate, expected.estimate, spec.better))
+    is_comparable_speed = not problems and is_speed(spec)
+    if is_comparable_speed and compared.baseline and ratio is not None:
         sides = rates_by_session(records, expected.records, name, spec.better)
         compared = replace(compared, sides=tuple(sides))
-        to_expected = ratio_of_sides(compared.runs, compared.baseline, sides, terms)
-    return _with_ratio(compared, problems, difference, to_expected)
+        ratio = ratio_of_sides(compared.runs, compared.baseline, sides, terms)
+    return _with_ratio(compared, problems, difference, ratio)
 
 
 def _find_measured(records: Sequence[Record], names: Sequence[str]) -> _MeasuredMetric:
     """Return the first of the names that all records have; if there is none, the last name without metrics."""
     for name in names:
-        metrics = metric_of_each(records, name)
+        metrics = collect_metric(records, name)
         if metrics:
             return _MeasuredMetric(name, metrics)
     return _MeasuredMetric(names[-1], [])
 
 
 def _explain_other_unit(metrics: Sequence[Metric], expected: Expected, against: Against) -> str | None:
-    """Return that a metric was measured in another unit or scope than the expected one; None if it was not."""
+    """Return a clause with both units if a metric was measured in another unit or scope than expected; else None."""
     for metric in metrics:
         if (metric.unit, metric.scope) != (expected.unit, expected.scope):
             return (
@@ -215,12 +222,12 @@ def _has_equal_shapes(case: Case, conditions: Sequence[ConditionResult]) -> bool
 
 
 def _with_ratio(
-    compared: Compared, problems: Sequence[str], difference: float | None = None, to_expected: Ratio | None = None
+    compared: Compared, problems: Sequence[str], difference: float | None = None, ratio: Ratio | None = None
 ) -> Compared:
     """Return a comparison with its numbers; `problems`: why it is not comparable, if it is not."""
     result = replace(
         compared.result,
-        ratio=to_expected,
+        ratio=ratio,
         difference=difference,
         comparable=not problems,
         reason="; ".join(problems),
@@ -229,7 +236,7 @@ def _with_ratio(
 
 
 def _explain_absence(records: Sequence[Record], name: str) -> str:
-    """Return that a metric was not measured, and why, if a record says so."""
+    """Return a clause that a metric was not measured, with the reason that a record has for it, if any."""
     for record in records:
         if record.quality is None:
             continue
@@ -252,7 +259,10 @@ def differing_conditions(
 
 
 def explain_partial_batches(records: Sequence[Record], name: str) -> str | None:
-    """Return that too few batches were full for the metric `name`, which counts every batch as full; else None."""
+    """Return a clause if too few batches were full for the metric `name`, which counts every batch as full.
+
+    None if the samples that it counts are at most MOST_CREDIT times those that the run trained on.
+    """
     for record in records:
         if record.work is None:
             continue
@@ -274,21 +284,20 @@ def rates_by_session(
     The sides change places if `better` is `lower`, so that higher is always better. A metric that is not a speed does
     not differ between sessions, so all its runs count as one session.
     """
-    metrics = metric_of_each(records, name)
-    baseline_metrics = metric_of_each(baseline, name)
+    metrics = collect_metric(records, name)
+    baseline_metrics = collect_metric(baseline, name)
     if is_speed(metrics[0]):
         places_by_session = group_sides_into_sessions(records, baseline)
     else:
         places_by_session = [SessionPlaces(list(range(len(metrics))), list(range(len(baseline_metrics))))]
     sessions = []
     for places in places_by_session:
-        session = SessionRuns(
-            rates([metrics[place] for place in places.records]),
-            rates([baseline_metrics[place] for place in places.baseline]),
-        )
+        measured_values = list_values([metrics[place] for place in places.records])
+        baseline_values = list_values([baseline_metrics[place] for place in places.baseline])
         if better == "lower":
-            session = SessionRuns(session.baseline, session.measured)
-        sessions.append(session)
+            sessions.append(SessionRuns(measured=baseline_values, baseline=measured_values))
+        else:
+            sessions.append(SessionRuns(measured=measured_values, baseline=baseline_values))
     return sessions
 
 
@@ -303,8 +312,8 @@ def ratio_of_sides(
         sides: the values of both, by session.
         terms: the assumed spread between runs.
     """
-    for rate in (*rates(metrics), *rates(baseline)):
-        if not 0 < rate < math.inf:
+    for value in (*list_values(metrics), *list_values(baseline)):
+        if not 0 < value < math.inf:
             return None
     least = math.hypot(_half_width_of_mean(metrics), _half_width_of_mean(baseline))
     sides_ratio = compare_sides(sides, least=least, prior=terms.prior(metrics[0].name))
@@ -314,17 +323,17 @@ def ratio_of_sides(
 def _half_width_of_mean(metrics: Sequence[Metric]) -> float:
     """Return the half-width that the windows of runs give their mean, as a share of the mean."""
     widths = []
-    for width, metric in zip(half_widths(metrics), metrics, strict=True):
+    for width, metric in zip(compute_half_widths(metrics), metrics, strict=True):
         widths.append(width / metric.value)
     return math.hypot(*widths) / len(widths)
 
 
-def rates(metrics: Sequence[Metric]) -> list[float]:
+def list_values(metrics: Sequence[Metric]) -> list[float]:
     """Return the value of each run."""
     return [float(metric.value) for metric in metrics]
 
 
-def metric_of_each(records: Sequence[Record], name: str) -> list[Metric]:
+def collect_metric(records: Sequence[Record], name: str) -> list[Metric]:
     """Return a metric of each record; an empty list if a record lacks it."""
     metrics = []
     for record in records:
@@ -350,16 +359,16 @@ def estimate(
         session: how much of a session's deviation is left in the mean, as for `over_runs`.
     """
     runs = len(metrics)
-    values = rates(metrics)
+    values = list_values(metrics)
     mean_of_runs = None
-    if 2 * len(without_interval(metrics)) <= runs:
-        mean_of_runs = over_runs(values, half_widths(metrics), prior, level, session)
+    if len(find_without_interval(metrics)) <= runs / 2:
+        mean_of_runs = over_runs(values, compute_half_widths(metrics), prior, level, session)
     if mean_of_runs is None:
         return Estimate(math.fsum(values) / runs, runs)
     return Estimate(mean_of_runs.value, runs, mean_of_runs.interval, mean_of_runs.method)
 
 
-def without_interval(metrics: Sequence[Metric]) -> list[int]:
+def find_without_interval(metrics: Sequence[Metric]) -> list[int]:
     """Return the indices of the runs that have no usable interval of their own.
 
     These are the runs whose window was not steady enough for one, which their `ci_reason` says. Among fewer than five
@@ -373,7 +382,7 @@ def without_interval(metrics: Sequence[Metric]) -> list[int]:
     return places
 
 
-def half_widths(metrics: Sequence[Metric]) -> list[float]:
+def compute_half_widths(metrics: Sequence[Metric]) -> list[float]:
     """Return the half-width of the interval within each run, the wider side of it; 0 for a run without one."""
     widths = []
     for metric in metrics:
@@ -382,17 +391,18 @@ def half_widths(metrics: Sequence[Metric]) -> list[float]:
     return widths
 
 
-def ratio(measured: Estimate, expected: Estimate, better: str) -> Ratio | None:
-    """Return measured over expected, or the inverse if `better` is `lower`: above 1 is always better."""
+def compute_ratio(measured: Estimate, expected: Estimate, better: str) -> Ratio | None:
+    """Return the ratio of measured to expected, or its inverse if `better` is `lower`, so that above 1 is better."""
     if better == "lower":
         return quotient(expected, measured)
     return quotient(measured, expected)
 
 
 def quotient(top: Estimate, bottom: Estimate) -> Ratio | None:
-    """Return `top` over `bottom`; None if `bottom` is not positive.
+    """Return the ratio of two estimates; None if `bottom` is not positive.
 
-    The interval is the conservative one, from lowest over highest to highest over lowest.
+    The interval is the conservative one, from lowest over highest to highest over lowest. There is none if one of the
+    estimates has none.
     """
     if bottom.value <= 0:
         return None

@@ -17,7 +17,14 @@ from flagbench.records.model import Metric
 from flagbench.verdict.claim_limits import HIGH, LOW, classify, is_speed
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.early_end import EarlyEnd, find_early_end
-from flagbench.verdict.interval import Terms, candidates, differing_conditions, half_widths, rates, without_interval
+from flagbench.verdict.interval import (
+    Terms,
+    compute_half_widths,
+    differing_conditions,
+    find_without_interval,
+    list_candidates,
+    list_values,
+)
 from flagbench.verdict.result import (
     CitedRow,
     Compared,
@@ -290,7 +297,7 @@ def _judge_against_claim(ratio: Ratio, compared: Compared, verification: Verific
     metric = compared.result
     against = verification.against
     text = f"{_both_sides_text(metric, against.kind)}: ratio {ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
-    if metric.held_by != candidates(spec, against)[0]:
+    if metric.held_by != list_candidates(spec, against)[0]:
         text = f"{text}; {metric.held_by} itself is held, the record has no {spec.held_by}"
     speed = _classify_against_claim(ratio, compared, verification, terms)
     if speed.reason is not None:
@@ -332,8 +339,8 @@ def _count_deciding_runs(ratio: Ratio, compared: Compared, terms: Terms, *, in_n
 
     return count_further_runs(
         is_decided,
-        rates(compared.runs),
-        half_widths(compared.runs),
+        list_values(compared.runs),
+        compute_half_widths(compared.runs),
         terms.prior(compared.runs[0].name),
         session=compared.session,
         in_new_sessions=in_new_sessions,
@@ -384,7 +391,7 @@ def _explain_missing_interval(subjects: Sequence[Subject], runs: Sequence[Metric
 
     `runs` has the metric of each of the subjects.
     """
-    places = without_interval(runs)
+    places = find_without_interval(runs)
     if 2 * len(places) <= len(runs):
         return None
     reason = runs[places[0]].ci_reason

@@ -1,36 +1,46 @@
 """Compare the runs of two sides: is the measured side faster or slower than the baseline, or the same?
 
 `interval` calls `compare_sides` for each speed of a baseline, and `judge` calls `classify_sides` and
-`count_further_on_each_side`. A session is a group of runs of one machine that began within two hours of each other.
+`count_further_on_each_side`.
+
+In words: the ratio of the two mean speeds gets a 95 % interval, and the interval decides. If all of it is within the
+tolerance of 1, the sides are the SAME. If it lies above 1, the measured side is FASTER, below 1 SLOWER. Otherwise
+there are too few runs to decide: INCONCLUSIVE. How wide the interval is follows from how much runs of the same side
+differ. Few runs show that badly, so what earlier runs showed, the prior of `between`, counts with them.
+
+A session is a group of runs of one machine that began within two hours of each other. Runs of one session have the
+temperature and the neighbours of that session in common, so they differ by less than runs of different sessions do.
+With several sessions on a side, the session and not the run is therefore the observation.
 
 All is computed on logarithms of rates, whose differences are ratios. SAME is decided first, by equivalence: the whole
-interval lies within the tolerance (two one-sided tests, Schuirmann 1987, here at 2.5 % each, so that one interval
-serves all outcomes). Then FASTER or SLOWER: the interval does not contain 1.
+interval lies within the tolerance (two one-sided tests, Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics
+15, 1987, here at 2.5 % each, so that one interval serves all outcomes).
 
-One session on each side: each run counts as one observation.
+One session on each side: each run counts as one observation (`_half_width_by_runs`).
 - Two runs or more on both sides: Welch's t interval (Biometrika 34, 1947), which lets the sides have different
-  spreads. With fewer than five runs on a side it is too narrow if the numbers of runs differ, so it is never taken
-  narrower than Student's with one spread.
-- One run on a side: a predictive t interval, in which the variance of both sides is pooled with the prior of
-  `between`. It is never narrower than the spread of five or more runs on the other side allows, so that a prior that
-  is too small does not raise a false alarm.
-- Sides of different sessions differ by the spread between sessions, too: its half-width is added in quadrature. With
+  spreads. With fewer than five runs on a side it is too narrow if the numbers of runs differ. So it is then at least
+  as wide as Student's interval, in which both sides have the same spread.
+- One run on a side: a predictive t interval, in which the variance of both sides is pooled with the prior. It is
+  never narrower than the spread of five or more runs on the other side allows, so that a prior that is too small does
+  not raise a false alarm.
+- Sides of different sessions also differ by the spread between sessions: its half-width is added in quadrature. With
   one run on a side the default prior covers it, and the interval is never narrower than this half-width.
 
-Several sessions on a side: each session's mean counts as one observation (Kalibera and Jones, ISMM 2013; for clusters
-in general Donner and Klar, Design and Analysis of Cluster Randomization Trials, 2000). With k and m sessions, A and B
-the sums of the squared deviations of their means from that of their side, df = k + m - 2, f = sqrt(1/k + 1/m), less
-if the sides share sessions, and the prior s0 on df0 degrees of freedom of `between`:
+Several sessions on a side: each session's mean counts as one observation (`_half_width_by_sessions`; Kalibera and
+Jones, Rigorous benchmarking in reasonable time, ISMM 2013; for clusters in general Donner and Klar, Design and
+Analysis of Cluster Randomization Trials, 2000). With k and m sessions, A and B the sums of the squared deviations of
+their means from that of their side, df = k + m - 2, f = sqrt(1/k + 1/m), less if the sides share sessions, and the
+prior s0 on df0 degrees of freedom of `between`:
 
   s^2 = (df0 s0^2 + A + B) / (df0 + df)     pooled with the prior; s = s0 if that is an assumption
   S^2 = (A + B) / df                        what the sessions show, on v = (A + B)^2 / (A^2/(k - 1) + B^2/(m - 1))
   half-width = max(f t(df0 + df) s, min(f t(v), sqrt(2) t(df0)) S)
 
-The second term is Student's interval with Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946), so that a
-prior that is too small does not raise a false alarm. For few sessions it is no wider than the interval of one session
-on each side with the spread S: with the same means and spreads, further sessions only narrow the interval. It is also
-computed with runs in place of sessions (with the prior between runs only if a side has one run), and the wider of the
-two intervals is used.
+The second term is Student's interval with Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946). It is
+there so that a prior that is too small does not raise a false alarm. For few sessions it is no wider than the
+interval of one session on each side with the spread S: with the same means and spreads, further sessions only narrow
+the interval. The half-width is also computed with runs in place of sessions (with the prior between runs only if a side
+has one run), and the wider interval is used.
 
 Sides that have the same sessions, each with the same share of their runs, are compared as if they had one.
 """
@@ -55,8 +65,10 @@ from flagbench.verdict.stats.between import (
 from flagbench_core.stats.student import t_two_sided
 
 WITHIN = 0.02
-"""Ratios that differ from 1 by no more count as the same: a choice, as large as the spread between runs that DEFAULT
-assumes."""
+"""The default tolerance of SAME: a ratio that differs from 1 by no more counts as the same speed.
+
+It is a choice, as large as the spread between runs that DEFAULT assumes.
+"""
 
 
 class SideOutcome(str, Enum):
@@ -86,7 +98,7 @@ class SidesRatio(NamedTuple):
 
 
 class Further(NamedTuple):
-    """How many more runs, or sessions, on each side would decide."""
+    """The number of further runs, or sessions, on each side that would decide."""
 
     more: int
     unit: Literal["run", "session"]
@@ -95,17 +107,19 @@ class Further(NamedTuple):
 class _HalfWidth(NamedTuple):
     """The half-width of the difference of two mean logarithms, and how it was computed.
 
-    The greatest of several is the widest one.
+    The greatest of several, as Python compares tuples, is the widest one: `half` comes first.
     """
 
     half: float
     method: str
+    """The method in words, as a verdict shows it."""
 
 
 class _Sample(NamedTuple):
-    """The observations of one side: the logarithms of the rates of its runs, or of its sessions' mean rates."""
+    """The observations of one side: the logarithms of its runs' rates, or the means of those of each session."""
 
     size: int
+    """The number of observations."""
     mean: float
     squares: float
     """The sum of squared deviations from the mean."""
@@ -158,7 +172,8 @@ class _Sides(NamedTuple):
     def factor(self) -> float:
         """The standard deviation of the difference of the means, relative to that of one observation.
 
-        A shared session has the same deviation on both sides, which cancels in the difference.
+        It is sqrt(1/k + 1/m) for k and m independent observations. A shared session has the same deviation on both
+        sides, which cancels in the difference.
         """
         k = self.measured.size
         m = self.baseline.size
@@ -202,56 +217,75 @@ def compare_sides(sessions: Sequence[SessionRuns], *, least: float = 0.0, prior:
     Raises:
         ValueError: a rate is not positive, or a side has none.
     """
-    runs, means = _runs_and_session_means(sessions)
-    width = _half_width(runs, means, prior)
+    observations = _collect_observations(sessions)
+    width = _half_width(observations, prior)
     half = width.half
-    if runs.smaller_size == 1:
+    if observations.runs.smaller_size == 1:
         half = min(max(half, least), WIDEST)
-    return SidesRatio(math.exp(means.difference), _interval(means.difference, half), width.method)
+    difference = observations.means.difference
+    return SidesRatio(math.exp(difference), _interval(difference, half), width.method)
 
 
 def count_further_on_each_side(
     sessions: Sequence[SessionRuns], *, within: float = WITHIN, prior: Prior = DEFAULT
 ) -> Further | None:
-    """Return how many more runs or sessions on each side, with the same means and spreads, would decide.
+    """Return the number of further runs or sessions on each side, with the same means and spreads, that would decide.
 
     More runs of the present sessions are counted if each side has one session and such runs can decide. Otherwise
     further sessions are counted, of as many runs as each has now. None if more than MOST_RUNS would be needed.
     """
-    runs, means = _runs_and_session_means(sessions)
+    observations = _collect_observations(sessions)
+    runs = observations.runs
+    means = observations.means
     if means.df > 0:
-        return _count_further_sessions(runs, means, runs.spread**2, means.spread**2, within, prior)
+        return _count_further_sessions(observations, runs.spread**2, means.spread**2, within, prior)
     variance = prior.spread**2
     if runs.smaller_size > 1:
         variance = runs.spread**2
     for more in range(1, MOST_RUNS + 1):
-        if _decides(runs.extended(more, more, variance), means, within, prior):
+        more_runs = runs.extended(more, more, variance)
+        if _decides(_Observations(more_runs, means), within, prior):
             return Further(more, "run")
-    if means.shared:
+    if means.shared:  # both sides have the same session, and so would further runs
         return None
+    # One session on each side does not show the spread between sessions, so that of the prior is assumed.
     between = prior.session or SESSION_SPREAD
     variance_between = between.spread**2
     mean_runs_of_a_side = (runs.measured.size + runs.baseline.size) / 2
     variance_of_means = variance_between + variance / mean_runs_of_a_side
-    return _count_further_sessions(runs, means, variance_between + variance, variance_of_means, within, prior)
+    return _count_further_sessions(observations, variance_between + variance, variance_of_means, within, prior)
 
 
 def _count_further_sessions(
-    runs: _Sides, means: _Sides, variance_of_runs: float, variance_of_means: float, within: float, prior: Prior
+    observations: _Observations, variance_of_runs: float, variance_of_means: float, within: float, prior: Prior
 ) -> Further | None:
-    """Return how many more sessions on each side would decide, of as many runs as each has now."""
-    measured = _runs_a_session(runs.measured, means.measured)
-    baseline = _runs_a_session(runs.baseline, means.baseline)
+    """Return the number of further sessions on each side that would decide, of as many runs as each has now.
+
+    Args:
+        observations: the present runs and sessions.
+        variance_of_runs: the variance of one run about the mean of its side.
+        variance_of_means: the variance of the mean of one session about the mean of its side.
+        within: the tolerance of SAME.
+        prior: the spread between runs, and that between sessions.
+    """
+    runs = observations.runs
+    means = observations.means
+    measured = _mean_runs_of_session(runs.measured, means.measured)
+    baseline = _mean_runs_of_session(runs.baseline, means.baseline)
     for more in range(1, MOST_RUNS + 1):
-        all_runs = runs.extended(more * measured, more * baseline, variance_of_runs)
-        all_means = means.extended(more, more, variance_of_means)
-        if _decides(all_runs, all_means, within, prior):
+        more_runs = runs.extended(more * measured, more * baseline, variance_of_runs)
+        more_means = means.extended(more, more, variance_of_means)
+        if _decides(_Observations(more_runs, more_means), within, prior):
             return Further(more, "session")
     return None
 
 
 def classify_sides(interval: tuple[float, float], within: float = WITHIN) -> SideOutcome:
-    """Return the outcome for the interval of a ratio; SAME goes before FASTER and SLOWER."""
+    """Return the outcome for the interval of a ratio.
+
+    SAME goes before FASTER and SLOWER: a difference that many runs prove, and that is within the tolerance, is of no
+    use to a reader.
+    """
     low, high = interval
     if low >= 1 - within and high <= 1 + within:
         return SideOutcome.SAME
@@ -262,7 +296,7 @@ def classify_sides(interval: tuple[float, float], within: float = WITHIN) -> Sid
     return SideOutcome.INCONCLUSIVE
 
 
-def _runs_and_session_means(sessions: Sequence[SessionRuns]) -> _Observations:
+def _collect_observations(sessions: Sequence[SessionRuns]) -> _Observations:
     """Return the observations by run and by session.
 
     Sides of the same sessions in equal parts are treated as if they shared one session.
@@ -276,9 +310,11 @@ def _runs_and_session_means(sessions: Sequence[SessionRuns]) -> _Observations:
         measured.extend(session.measured)
         baseline.extend(session.baseline)
         if session.measured:
-            measured_means.append(_mean(_logarithms(session.measured)))
+            logarithms = _logarithms(session.measured)
+            measured_means.append(_mean(logarithms))
         if session.baseline:
-            baseline_means.append(_mean(_logarithms(session.baseline)))
+            logarithms = _logarithms(session.baseline)
+            baseline_means.append(_mean(logarithms))
         if session.measured and session.baseline:
             shared += 1
     runs = _Sides(_sample(_logarithms(measured)), _sample(_logarithms(baseline)))
@@ -315,15 +351,15 @@ def _sample(values: Sequence[float]) -> _Sample:
     return _Sample(len(values), mean, math.fsum((value - mean) ** 2 for value in values))
 
 
-def _runs_a_session(runs: _Sample, means: _Sample) -> int:
-    """Return the mean number of runs in a session of one side, at least 1."""
+def _mean_runs_of_session(runs: _Sample, means: _Sample) -> int:
+    """Return the mean number of runs in a session of one side, rounded, at least 1."""
     return max(1, round(runs.size / means.size))
 
 
-def _decides(runs: _Sides, means: _Sides, within: float, prior: Prior) -> bool:
+def _decides(observations: _Observations, within: float, prior: Prior) -> bool:
     """Whether these observations would give FASTER, SLOWER or SAME."""
-    width = _half_width(runs, means, prior)
-    interval = _interval(means.difference, width.half)
+    width = _half_width(observations, prior)
+    interval = _interval(observations.means.difference, width.half)
     return classify_sides(interval, within) is not SideOutcome.INCONCLUSIVE
 
 
@@ -332,10 +368,12 @@ def _interval(difference: float, half: float) -> tuple[float, float]:
     return math.exp(difference - half), math.exp(difference + half)
 
 
-def _half_width(runs: _Sides, means: _Sides, prior: Prior) -> _HalfWidth:
+def _half_width(observations: _Observations, prior: Prior) -> _HalfWidth:
     """Return the half-width of the difference of the two means, at most WIDEST."""
+    runs = observations.runs
+    means = observations.means
     sizes = f"{runs.measured.size} and {runs.baseline.size} runs"
-    if means.df == 0:
+    if means.df == 0:  # one session on each side
         width = _half_width_by_runs(runs, means, prior)
     else:
         width = _half_width_by_sessions(runs, means, prior)
@@ -349,13 +387,15 @@ def _half_width_by_runs(runs: _Sides, means: _Sides, prior: Prior) -> _HalfWidth
         method = "Welch t"
         half = _welch_half_width(runs.measured, runs.baseline)
         if runs.smaller_size < RUNS_FOR_STUDENT:
-            half = max(half, t_two_sided(LEVEL, runs.df) * runs.spread * runs.factor)
+            students_half = t_two_sided(LEVEL, runs.df) * runs.spread * runs.factor
+            half = max(half, students_half)
     else:
         half, method = _predictive_half_width(runs, prior)
         for side in (runs.measured, runs.baseline):
             if side.size >= RUNS_FOR_STUDENT:
                 spread = math.sqrt(side.variance)
-                half = max(half, t_two_sided(LEVEL, side.size - 1) * spread * runs.factor)
+                half_of_side = t_two_sided(LEVEL, side.size - 1) * spread * runs.factor
+                half = max(half, half_of_side)
     between = prior.session or SESSION_SPREAD
     half_of_sessions = between.half_width(LEVEL) * means.factor
     if runs.smaller_size == 1 and prior.session is None:
@@ -388,8 +428,9 @@ def _student_half_width(sides: _Sides, prior_df: float) -> float:
     """
     if sides.squares <= 0:
         return 0.0
-    most = t_two_sided(LEVEL, prior_df) * math.sqrt(2)
-    return min(t_two_sided(LEVEL, _effective_df(sides)) * sides.factor, most) * sides.spread
+    most_errors = t_two_sided(LEVEL, prior_df) * math.sqrt(2)
+    errors = t_two_sided(LEVEL, _effective_df(sides)) * sides.factor
+    return min(errors, most_errors) * sides.spread
 
 
 def _effective_df(sides: _Sides) -> float:
@@ -410,7 +451,7 @@ def _predictive_half_width(runs: _Sides, prior: Prior) -> _HalfWidth:
 
 
 def _welch_half_width(a: _Sample, b: _Sample) -> float:
-    """Return Welch's half-width of the difference of two means, each with a spread of its own."""
+    """Return Welch's half-width of the difference of two means, whose observations may have different spreads."""
     variance_a = a.variance / a.size
     variance_b = b.variance / b.size
     variance = variance_a + variance_b
