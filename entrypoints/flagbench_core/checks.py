@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple, Sequence
 
 from flagbench_core.evidence.section import kind_of
 
@@ -28,8 +28,13 @@ explicit mantissa bits gives about 2**-(m+1) / sqrt(3) * sqrt(2) per product ter
 at 7 (BF16), 4e-2 at 3 (FP8, E4M3), and about 1e-7 without rounding (FP32). The limits lie in between.
 """
 
-Answer = Tuple[bool, Dict[str, float]]
-"""Whether a check holds, and the numbers that decided it, which the record has as the check's `values`."""
+
+class Judgement(NamedTuple):
+    """The result of a check."""
+
+    holds: bool
+    values: dict[str, float]
+    """The numbers that decided it, by name, which the record has as the check's `values`."""
 
 
 class CheckFacts(NamedTuple):
@@ -86,23 +91,23 @@ def runs_in(precision: str, relative_error: float) -> bool:
     return low <= relative_error < high
 
 
-def loss_finite(not_finite: int, skipped: int) -> Answer:
+def loss_finite(not_finite: int, skipped: int) -> Judgement:
     """All losses are finite, except those of steps that the loss scaler skipped."""
-    return not_finite <= skipped, {"not_finite": not_finite, "skipped": skipped}
+    return Judgement(not_finite <= skipped, {"not_finite": not_finite, "skipped": skipped})
 
 
-def updated(skipped: int, measured: int) -> Answer:
+def updated(skipped: int, measured: int) -> Judgement:
     """The measured steps updated the parameters, except a few that the loss scaler skipped."""
     limit = MAX_SKIPPED_SHARE * measured
-    return skipped <= limit, {"skipped": skipped, "measured": measured, "limit": limit}
+    return Judgement(skipped <= limit, {"skipped": skipped, "measured": measured, "limit": limit})
 
 
-def evaluated(last: int, end: int) -> Answer:
+def evaluated(last: int, end: int) -> Judgement:
     """The last evaluation followed the last step."""
-    return last == end, {"last": last, "end": end}
+    return Judgement(last == end, {"last": last, "end": end})
 
 
-def learned(losses: Sequence[float]) -> Answer | None:
+def learned(losses: Sequence[float]) -> Judgement | None:
     """The mean loss of the last tenth is below that of the first; None for fewer than ten finite losses."""
     finite = [loss for loss in losses if math.isfinite(loss)]
     tenth = len(finite) // 10
@@ -110,12 +115,12 @@ def learned(losses: Sequence[float]) -> Answer | None:
         return None
     first = math.fsum(finite[:tenth]) / tenth
     last = math.fsum(finite[-tenth:]) / tenth
-    return last < first, {"first_tenth": first, "last_tenth": last}
+    return Judgement(last < first, {"first_tenth": first, "last_tenth": last})
 
 
-def above_chance(accuracy: float, counted: int, chance: float) -> Answer:
+def above_chance(accuracy: float, counted: int, chance: float) -> Judgement:
     """The accuracy over `counted` examples exceeds chance by more than CHANCE_ERRORS; both are from 0 to 1."""
     standard_error = math.sqrt(max(0.0, chance * (1 - chance)) / counted)
     bar = chance + CHANCE_ERRORS * standard_error
-    ok = 0 <= chance <= 1 and accuracy > bar
-    return ok, {"accuracy": accuracy, "counted": counted, "chance": chance, "bar": bar}
+    holds = 0 <= chance <= 1 and accuracy > bar
+    return Judgement(holds, {"accuracy": accuracy, "counted": counted, "chance": chance, "bar": bar})

@@ -33,12 +33,12 @@ from flagbench_core.stats.summary import median
 
 
 class Counts(str, Enum):
-    """The time that a rate counts; each one contains the one before it."""
+    """The time that a rate counts; each one contains the time of the one before it."""
 
     CORE = "core"
     """Steps on the device."""
     LOOP = "loop"
-    """The training or inference loop: steps, and waiting for data and the host between them."""
+    """The training or inference loop: steps, waiting for data, and the time of the host between steps."""
     WHOLE = "whole"
     """The loop and its evaluations."""
 
@@ -62,7 +62,7 @@ _SLOW_KERNELS = {
 """Kernels that are slower than a fused one that every accelerator's stack has, by what they compute. The names and
 values are those of `quality.training` or of a condition of a record."""
 _KERNELS_IN_CONDITIONS = ("norm", "weight_gradients")
-"""Those of _SLOW_KERNELS that a record names among its conditions."""
+"""The kernels of _SLOW_KERNELS that a record names among its conditions."""
 
 
 class Throttling(NamedTuple):
@@ -85,12 +85,12 @@ class ExplainedRun:
 
     @cached_property
     def core(self) -> float:
-        """Device time of a step, seconds, of the slowest rank."""
+        """The mean time of a step on the device of the slowest rank, seconds."""
         return self.window.seconds / self.steps
 
     @cached_property
     def loop(self) -> float:
-        """Time from one step to the next, seconds, of the slowest rank."""
+        """The mean time from one step to the next on the slowest rank, seconds."""
         return max(self.step_time(rank) for rank in self.rank_numbers)
 
     @property
@@ -213,8 +213,9 @@ class ExplainedRun:
     def matmul_time(self, ceiling: float) -> float:
         """Return the seconds per step that its matrix products take at `ceiling` FLOP/s, recomputed ones included."""
         stretch = self.window.stretch
-        flops = (stretch.flops("executed") + stretch.flops("recomputed")) / self.steps / self.section.world
-        return min(self.core, flops / ceiling)
+        flops_of_job = stretch.flops("executed") + stretch.flops("recomputed")
+        flops_of_step = flops_of_job / self.steps / self.section.world
+        return min(self.core, flops_of_step / ceiling)
 
     @property
     def of_node(self) -> str:
@@ -267,7 +268,7 @@ class Cost(NamedTuple):
     """What the record shows, with numbers."""
 
 
-def find_data_wait(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_data_wait(run: ExplainedRun) -> Cost | None:
     """Find the wait for the next batch. A device that still computes meanwhile loses nothing."""
     rank = max(run.rank_numbers, key=lambda number: run.column("data_wait", number))
     wait = run.column("data_wait", rank)
@@ -280,7 +281,7 @@ def find_data_wait(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     return Cost(lost, clause)
 
 
-def find_evaluation(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_evaluation(run: ExplainedRun) -> Cost | None:
     """Find the time of evaluations within the training, which only WHOLE counts."""
     if run.counts is not Counts.WHOLE or not run.evaluation_share:
         return None
@@ -292,7 +293,7 @@ def find_evaluation(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     return Cost(run.evaluation_share * run.time, clause)
 
 
-def find_host_time(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_host_time(run: ExplainedRun) -> Cost | None:
     """Find the time of the host between steps while the device waits, without the wait for data."""
     if run.counts is Counts.CORE:
         return None
@@ -303,7 +304,7 @@ def find_host_time(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     return Cost(lost, clause)
 
 
-def find_stalled_steps(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_stalled_steps(run: ExplainedRun) -> Cost | None:
     """Find single steps that took many times as long as the others, if no cause before this one has their time."""
     stretch = run.window.stretch
     columns: Sequence[str] = OWN
@@ -319,11 +320,12 @@ def find_stalled_steps(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     return Cost(longest.lost / run.steps, str(longest))
 
 
-def find_straggler(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_straggler(run: ExplainedRun) -> Cost | None:
     """Find one rank that is later than the others, beyond waiting for its data: all others wait for it in every step.
 
-    If each rank has a whole replica, the ranks meet only at the end of a step, and the late one is that which waits
-    least for the others there. With other layouts it is the device of node 0 with the lowest clock.
+    If each rank has a whole replica of the model, the ranks wait for each other only in the collective at the end of
+    a step. The late rank is then the one that waits least. With other layouts, ranks wait for each other within the
+    step, and the device of node 0 with the lowest clock is taken for the late one.
     """
     layout = run.record.layout
     waits = _collective_waits(run)
@@ -333,22 +335,28 @@ def find_straggler(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     data_waits = [run.column("data_wait", rank) for rank in run.rank_numbers]
     late_by_data = max(0.0, _excess(data_waits, number))
     late = max(0.0, -_excess(waits, number) - late_by_data)
+    return Cost(late, _straggler_clause(run, number, late))
+
+
+def _straggler_clause(run: ExplainedRun, number: int, late: float) -> str:
+    """Return a clause on a rank that is `late` seconds per step: where it ran, and what may have made it slow."""
     rank = run.ranks[number]
     place = f"node {rank.node}, host {rank.host}, device {rank.local_rank}"
     if rank.uuid:
         place += f", {rank.uuid}"
     clause = f"rank {number} ({place}) was {_milliseconds(late)} later per step than the others"
     if run.processor_waits:
-        more = _excess(run.processor_waits, number)
-        if more > NOTABLE_WAIT:
-            clause += f"; it waited for a processor in {more:.0%} more of its time"
+        excess_wait = _excess(run.processor_waits, number)
+        if excess_wait > NOTABLE_WAIT:
+            clause += f"; it waited for a processor in {excess_wait:.0%} more of its time"
     device = rank.local_rank
     deficits = run.clock_deficits
+    # Telemetry is of node 0's devices, and there are others to compare with if there are at least two.
     if rank.node == 0 and device is not None and len(deficits) > max(1, device):
-        more = _excess(deficits, device)
-        if more > NOTABLE_CLOCK:
-            clause += f"; its device's clock was {more:.0%} below the others'"
-    return Cost(late, clause)
+        excess_deficit = _excess(deficits, device)
+        if excess_deficit > NOTABLE_CLOCK:
+            clause += f"; its device's clock was {excess_deficit:.0%} below the others'"
+    return clause
 
 
 def _collective_waits(run: ExplainedRun) -> list[float]:
@@ -370,8 +378,8 @@ def _find_late_device(run: ExplainedRun) -> Cost | None:
     if len(deficits) < 2:
         return None
     device = max(range(len(deficits)), key=deficits.__getitem__)
-    more = _excess(deficits, device)
-    return Cost(more * run.core, f"device {device}{run.of_node} had a clock {more:.0%} below the others'")
+    deficit = _excess(deficits, device)
+    return Cost(deficit * run.core, f"device {device}{run.of_node} had a clock {deficit:.0%} below the others'")
 
 
 def _excess(values: Sequence[float], index: int) -> float:
@@ -380,7 +388,7 @@ def _excess(values: Sequence[float], index: int) -> float:
     return values[index] - median(others)
 
 
-def find_processor_limit(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_processor_limit(run: ExplainedRun) -> Cost | None:
     """Find the limit of processors that the run's control group (cgroup) has."""
     share = _wait_for_limit(run)
     if not share:
@@ -389,7 +397,7 @@ def find_processor_limit(run: ExplainedRun, other_side: OtherSide) -> Cost | Non
     return _wait_cost(run, share, f"{clause} and had used them up in {run.cpu.throttled:.0%} of its periods")
 
 
-def find_other_tenants(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_other_tenants(run: ExplainedRun) -> Cost | None:
     """Find other processes or virtual machines on the processors."""
     others = describe_others_on_processors(run.cpu)
     if not others:
@@ -397,7 +405,7 @@ def find_other_tenants(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     return _wait_cost(run, _wait_for_others(run), f"{', '.join(others)}{run.of_node}")
 
 
-def find_too_few_processors(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_too_few_processors(run: ExplainedRun) -> Cost | None:
     """Find ranks and threads that wait for each other, because there are fewer processors."""
     if describe_others_on_processors(run.cpu):
         return None
@@ -427,7 +435,7 @@ def _wait_cost(run: ExplainedRun, share: float, clause: str) -> Cost | None:
     return Cost(share * run.time, f"{clause}; every rank waited {least:.0%} of its time for a processor")
 
 
-def find_idle_device(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_idle_device(run: ExplainedRun) -> Cost | None:
     """Find devices without work within their steps, because the host starts kernels more slowly than they run."""
     samples = None
     if run.record.telemetry is not None:
@@ -443,13 +451,14 @@ def find_idle_device(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     return Cost(lost, f"the busiest device{run.of_node} had no kernel to run in {idle:.0%} of the time")
 
 
-def find_power_limit(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_power_limit(run: ExplainedRun) -> Cost | None:
     """Find lower clocks because of a limit of power."""
     reason, seconds = run.throttling
     clauses = []
     if "power" in reason:
         clauses.append(f"{reason} for {seconds:.0f} s")
-    for limit, default in {(device.power_limit_w, device.power_limit_default_w) for device in run.devices}:
+    limits = {(device.power_limit_w, device.power_limit_default_w) for device in run.devices}
+    for limit, default in limits:
         if is_capped(limit, default):
             clauses.append(f"limit {limit:g} W, the device's own is {default:g} W")
     if "power" in reason:
@@ -460,7 +469,7 @@ def find_power_limit(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     return None
 
 
-def find_throttled_clocks(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_throttled_clocks(run: ExplainedRun) -> Cost | None:
     """Find lower clocks because of heat, or for another reported reason than power."""
     reason, seconds = run.throttling
     if not reason or "power" in reason:
@@ -469,7 +478,7 @@ def find_throttled_clocks(run: ExplainedRun, other_side: OtherSide) -> Cost | No
     return _clock_cost(run, f"{reason} for {seconds:.0f} s, up to {hottest:.0f} degrees Celsius")
 
 
-def find_set_clocks(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_set_clocks(run: ExplainedRun) -> Cost | None:
     """Find lower clocks without a reported reason, which somebody set."""
     if run.throttling.reason or not run.clock_deficits:
         return None
@@ -487,7 +496,7 @@ def _clock_cost(run: ExplainedRun, reason: str) -> Cost:
 
 
 def _mean_clock(device: DeviceTelemetry) -> float | None:
-    """Return the mean clock of a device while it was busy, MHz; that of all samples if the record has no such one."""
+    """Return the mean clock of a device while it was busy, MHz; of all samples if the record has no such mean."""
     return device.sm_clock_busy_mhz or device.sm_clock_mean_mhz
 
 
@@ -593,7 +602,7 @@ def _kernels_by_name(run: ExplainedRun) -> dict[str, str]:
     return kernels
 
 
-def find_device_tenants(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+def find_device_tenants(run: ExplainedRun) -> Cost | None:
     """Find other processes on a device, or memory that was in use there before the run."""
     others = describe_others_on_devices(run.devices)
     if not others:
@@ -606,6 +615,19 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 
+_Find = Callable[[ExplainedRun, OtherSide], Cost | None]
+"""A function that looks for a cause in a run, and returns what it cost; None if the run does not show it."""
+
+
+def _in_run(find: Callable[[ExplainedRun], Cost | None]) -> _Find:
+    """Adapt a function that needs only the run itself, as most do, to the signature of `Kind.find`."""
+
+    def find_in_run(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
+        return find(run)
+
+    return find_in_run
+
+
 class Kind(NamedTuple):
     """A kind of cause."""
 
@@ -615,8 +637,8 @@ class Kind(NamedTuple):
     """Its name for a person."""
     action: str
     """What to do about it, as a clause."""
-    find: Callable[[ExplainedRun, OtherSide], Cost | None]
-    """The function that finds it in a run, and returns what it cost; None if the run does not show it."""
+    find: _Find
+    """The function that looks for it in a run."""
 
 
 CAUSES = (
@@ -624,49 +646,49 @@ CAUSES = (
         "data_wait",
         "waiting for data",
         "put the prepared data on a local disk, or give the loader more workers (a condition of most claims)",
-        find_data_wait,
+        _in_run(find_data_wait),
     ),
     Kind(
         "evaluation",
         "evaluations",
         "compare the number of evaluations and their batch size with the row's; they are conditions",
-        find_evaluation,
+        _in_run(find_evaluation),
     ),
     Kind(
         "between_steps",
         "host between steps",
         "look for a slow processor, or for something that slows the host: a profiler, debugging variables, logging",
-        find_host_time,
+        _in_run(find_host_time),
     ),
     Kind(
         "stall",
         "a stalled step",
         "run it again undisturbed; look for what the machine did at that time, such as a slow disk or network",
-        find_stalled_steps,
+        _in_run(find_stalled_steps),
     ),
     Kind(
         "straggler",
         "a slow rank",
         "run the case on that device alone; look for heat, errors in the kernel's log and other processes there",
-        find_straggler,
+        _in_run(find_straggler),
     ),
     Kind(
         "cpu_quota",
         "limit of processors",
         "raise the limit: `docker run --cpus`, resources.limits.cpu of a Kubernetes container, CPUQuota of a unit",
-        find_processor_limit,
+        _in_run(find_processor_limit),
     ),
     Kind(
         "other_tenants",
         "other tenants",
         "stop what else runs on the machine, or reserve processors",
-        find_other_tenants,
+        _in_run(find_other_tenants),
     ),
     Kind(
         "processors",
         "too few processors",
         "use fewer ranks or threads per node, or a larger machine",
-        find_too_few_processors,
+        _in_run(find_too_few_processors),
     ),
     Kind(
         "pinned",
@@ -678,21 +700,21 @@ CAUSES = (
         "device_idle",
         "device idle",
         "look for threads and processes that hold the host's processors, and compare with a faster host",
-        find_idle_device,
+        _in_run(find_idle_device),
     ),
     Kind(
         "power_cap",
         "power limit",
         "at the device's own limit this is normal for large matrix products; restore a limit that was lowered",
-        find_power_limit,
+        _in_run(find_power_limit),
     ),
     Kind(
         "throttling",
         "throttling",
         "check the cooling: fans, air flow, the temperature of the room",
-        find_throttled_clocks,
+        _in_run(find_throttled_clocks),
     ),
-    Kind("clocks", "low clocks", "reset the device's application clocks and locked clocks", find_set_clocks),
+    Kind("clocks", "low clocks", "reset the device's application clocks and locked clocks", _in_run(find_set_clocks)),
     Kind(
         "precision",
         "a slower precision",
@@ -715,7 +737,7 @@ CAUSES = (
         "device_tenants",
         "other tenants on a device",
         "stop the other processes on the device, and run again",
-        find_device_tenants,
+        _in_run(find_device_tenants),
     ),
 )
 """All kinds of causes, in the order in which they take their share of the time: those with a time that was measured

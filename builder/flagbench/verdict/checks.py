@@ -18,12 +18,12 @@ def find_missing(record: Record, case: Case) -> tuple[str, ...]:
     """Return the checks of the case's manifest that apply to a record and that it does not have, in that order."""
     present = {check.name for check in record.checks}
     facts = _facts(record)
-    names = []
+    missing = []
     for name in case.checks:
         applies = facts is None or checks.applies(name, facts)
         if applies and name not in present:
-            names.append(name)
-    return tuple(names)
+            missing.append(name)
+    return tuple(missing)
 
 
 def find_failing_again(record: Record) -> Iterator[str]:
@@ -31,35 +31,34 @@ def find_failing_again(record: Record) -> Iterator[str]:
     for check in record.checks:
         if not check.ok:
             continue
-        answer = _make_again(record, check)
-        if answer is None:
-            continue
-        passed, values = answer
-        if not passed:
-            numbers = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
+        judgement = _make_again(record, check)
+        if judgement is not None and not judgement.holds:
+            numbers = ", ".join(f"{name} {value:.6g}" for name, value in judgement.values.items())
             yield f"the check {check.name} passed, but does not hold: {numbers}"
 
 
-def _make_again(record: Record, check: Check) -> checks.Answer | None:
-    """Make a check again from the record's numbers; None if the record does not have all of them."""
+def _make_again(record: Record, check: Check) -> checks.Judgement | None:
+    """Make a check again from the record's numbers.
+
+    None if the record lacks one of the numbers, and for a check that needs more than numbers of the record.
+    """
     if record.quality is None:
         return None
     if check.name == "loss_finite":
-        return checks.loss_finite(_losses(record.quality).count(None), _skipped_steps(record.quality))
+        not_finite = _losses(record.quality).count(None)
+        return checks.loss_finite(not_finite, _skipped_steps(record.quality))
     if check.name == "updated":
         return _updated(record, record.quality)
     if check.name == "learned":
         return _learned(record, record.quality)
     if check.name == "evaluated":
-        steps_of_evaluations = [count(evaluation, "steps") or 0 for evaluation in _evaluations(record)]
-        last_step = _first_step(record.quality) + _steps(record)
-        return checks.evaluated(max(steps_of_evaluations, default=0), last_step)
+        return _evaluated(record, record.quality)
     if check.name == "above_chance":
         return _above_chance(record, check)
     return None
 
 
-def _updated(record: Record, quality: Quality) -> checks.Answer | None:
+def _updated(record: Record, quality: Quality) -> checks.Judgement | None:
     """Check again that enough steps updated the model; None for a resumed run."""
     # The skipped steps of a resumed run include those before its checkpoint, which are not in its steps.
     if _first_step(quality):
@@ -68,7 +67,14 @@ def _updated(record: Record, quality: Quality) -> checks.Answer | None:
     return checks.updated(_skipped_steps(quality) - warmup, _steps(record) - warmup)
 
 
-def _learned(record: Record, quality: Quality) -> checks.Answer | None:
+def _evaluated(record: Record, quality: Quality) -> checks.Judgement:
+    """Check again that an evaluation followed the last step."""
+    steps_of_evaluations = [count(evaluation, "steps") or 0 for evaluation in _evaluations(record)]
+    last_step = _first_step(quality) + _steps(record)
+    return checks.evaluated(max(steps_of_evaluations, default=0), last_step)
+
+
+def _learned(record: Record, quality: Quality) -> checks.Judgement | None:
     """Check again that the loss fell; None if the record does not have the losses of all steps."""
     losses = _losses(quality)
     if len(losses) != _steps(record):
@@ -76,7 +82,7 @@ def _learned(record: Record, quality: Quality) -> checks.Answer | None:
     return checks.learned([loss for loss in losses if loss is not None])
 
 
-def _above_chance(record: Record, check: Check) -> checks.Answer | None:
+def _above_chance(record: Record, check: Check) -> checks.Judgement | None:
     """Check again that the accuracy is above that of guessing, by the last evaluation that has one."""
     chance = number(check.values, "chance")
     if chance is None:
@@ -137,4 +143,9 @@ def _evaluations(record: Record) -> list[dict[str, object]]:
     """Return the evaluations that followed a step; the one before training has the epoch -1."""
     if record.quality is None:
         return []
-    return [evaluation for evaluation in record.quality.evaluations if (number(evaluation, "epoch") or 0) >= 0]
+    evaluations = []
+    for evaluation in record.quality.evaluations:
+        epoch = number(evaluation, "epoch") or 0
+        if epoch >= 0:
+            evaluations.append(evaluation)
+    return evaluations

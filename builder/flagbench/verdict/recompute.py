@@ -34,21 +34,25 @@ which may be near zero although their terms are not."""
 
 
 class _Extra(msgspec.Struct):
-    """A metric that a case adds to its evaluations."""
+    """A metric that a case adds to its evaluations, such as an F1 score."""
 
     name: str
     value: float
     unit: str
     note: str
+    """How the case computes it."""
 
 
 class _Evaluation(msgspec.Struct):
     """The part of an entry of `quality.evaluations` that metrics follow from."""
 
     epoch: int
+    """The epoch after which it was made; -1 before training."""
     counted: int
+    """The number of examples that the accuracy is of."""
     accuracy: float | None
     published_accuracy: float | None
+    """The accuracy as the publisher's code computes it, if that differs."""
     extra: list[_Extra]
 
 
@@ -58,7 +62,9 @@ def recompute(record: Record, case: Case) -> Subject:
     A record without evidence keeps its own numbers, and so does one whose run did not end well. If the evidence
     cannot be read, the Subject says why in `unreadable`.
     """
-    if record.evidence is None or record.config is None or record.status.state != "ok":
+    if record.evidence is None or record.config is None:
+        return Subject(record, case)
+    if record.status.state != "ok":
         return Subject(record, case)
     raw = record.raw["evidence"]
     digest = digest_of(raw)
@@ -80,8 +86,9 @@ def recompute(record: Record, case: Case) -> Subject:
     derived_metrics = _by_name_and_scope(derived)
     metrics = []
     for metric in record.metrics:
-        if (metric.name, metric.scope) in derived_metrics:
-            metrics.append(_replace_numbers(metric, derived_metrics[metric.name, metric.scope]))
+        derived_metric = derived_metrics.get((metric.name, metric.scope))
+        if derived_metric is not None:
+            metrics.append(_replace_numbers(metric, derived_metric))
     return Subject(
         replace(record, metrics=tuple(metrics)),
         case,
@@ -105,25 +112,28 @@ _FLOPS = ("executed", "recomputed", "useful")
 def _unmatched(record: Record, derived: Derived) -> Iterator[str]:
     """Yield the metrics and fields that either the record or this version lacks, as `metric f1` or `window.drift`."""
     recorded_metrics = {(metric.name, metric.scope) for metric in record.metrics}
-    # `^` keeps what is in one of the two sets only.
-    for name, _ in sorted(recorded_metrics ^ _by_name_and_scope(derived).keys()):
+    derived_metrics = set(_by_name_and_scope(derived))
+    for name, _ in sorted(recorded_metrics.symmetric_difference(derived_metrics)):
         yield f"metric {name}"
     for section in ("timing", "window", "work", "flops"):
         recorded_names = _field_names(record.raw.get(section))
         derived_names = _field_names(getattr(derived, section))
-        names = sorted((recorded_names ^ derived_names) - _STATED_FLOPS)
+        names = sorted(recorded_names.symmetric_difference(derived_names) - _STATED_FLOPS)
         if not names:
             continue
-        if recorded_names and derived_names:
-            yield from (f"{section}.{name}" for name in names)
-        else:
+        if not recorded_names or not derived_names:
             yield section
+            continue
+        for name in names:
+            yield f"{section}.{name}"
 
 
 def _checks_since(record: Record, case: Case) -> Iterator[str]:
     """Yield the checks that a record of another version lacks: its case may not have had them yet."""
-    if record.flagbench.version != __version__:
-        yield from (f"check {name}" for name in checks.find_missing(record, case))
+    if record.flagbench.version == __version__:
+        return
+    for name in checks.find_missing(record, case):
+        yield f"check {name}"
 
 
 def _field_names(section: Mapping[str, Any] | None) -> set[str]:
@@ -209,11 +219,14 @@ def _differing_fields(
         expected = derived.get(name)
         if recorded is None or expected is None or _agree(recorded, expected, scale):
             continue
-        recorded, expected = _first_difference(recorded, expected, scale)
+        difference = _first_difference(recorded, expected, scale)
         field = f"{where}: {name}"
         if name == "value":  # the value of a metric is named by the metric alone
             field = where
-        yield f"{field} is {_number_text(recorded)}, and its evidence gives {_number_text(expected)}"
+        yield (
+            f"{field} is {_number_text(difference.recorded)}, and its evidence gives "
+            f"{_number_text(difference.expected)}"
+        )
 
 
 def _agree(recorded: Any, expected: Any, scale: float) -> bool:
@@ -221,27 +234,45 @@ def _agree(recorded: Any, expected: Any, scale: float) -> bool:
     if _is_list(recorded) and _is_list(expected):
         if len(recorded) != len(expected):
             return False
-        return all(_agree(a, b, scale) for a, b in zip(recorded, expected, strict=True))
+        for recorded_element, expected_element in zip(recorded, expected, strict=True):
+            if not _agree(recorded_element, expected_element, scale):
+                return False
+        return True
     if _is_number(recorded) and _is_number(expected):
         allowed = TOLERANCE * max(abs(recorded), abs(expected)) + _NEAR_ZERO * scale
         return bool(abs(recorded - expected) <= allowed)  # `<=` and not `>`, which a NaN would pass
     return bool(recorded == expected)
 
 
-def _first_difference(recorded: Any, expected: Any, scale: float) -> tuple[Any, Any]:
+class _Difference(NamedTuple):
+    """Two values that differ: numbers, short lists of numbers, or other values of a record."""
+
+    recorded: Any
+    expected: Any
+
+
+_SHORT_LIST = 2
+"""The most numbers of a list that a message shows, so that it shows the ends of an interval."""
+
+
+def _first_difference(recorded: Any, expected: Any, scale: float) -> _Difference:
     """Return the first elements that differ in two long lists of equal length; other values as they are."""
-    if _is_list(recorded) and _is_list(expected) and len(recorded) == len(expected) > 2:
-        for a, b in zip(recorded, expected, strict=True):
-            if not _agree(a, b, scale):
-                return a, b
-    return recorded, expected
+    if not _is_list(recorded) or not _is_list(expected):
+        return _Difference(recorded, expected)
+    if len(recorded) == len(expected) > _SHORT_LIST:
+        for recorded_element, expected_element in zip(recorded, expected, strict=True):
+            if not _agree(recorded_element, expected_element, scale):
+                return _Difference(recorded_element, expected_element)
+    return _Difference(recorded, expected)
 
 
 def _is_list(value: Any) -> bool:
+    """Whether a value is a list or a tuple: records have lists, and recomputed metrics tuples."""
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value is a number; to Python, a boolean would be one too."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -251,7 +282,7 @@ def _number_text(value: Any) -> str:
         return f"{value:.9g}"
     if not _is_list(value):
         return str(value)
-    if len(value) > 2:
+    if len(value) > _SHORT_LIST:
         return f"{len(value)} values"
     return f"[{', '.join(_number_text(element) for element in value)}]"
 
@@ -316,7 +347,7 @@ def _find_extent_problems(record: Record, section: Section) -> list[str]:
 
 
 def _find_rank_problem(record: Record, section: Section) -> str | None:
-    """Return that the evidence, the configuration and the list of ranks have different ranks; None if they agree."""
+    """Return a clause if evidence, configuration and list of ranks have different ranks; None if they agree."""
     config = record.config or {}
     nodes = config.get("nodes")
     gpus = config.get("gpus")
@@ -324,7 +355,9 @@ def _find_rank_problem(record: Record, section: Section) -> str | None:
     if isinstance(nodes, int) and isinstance(gpus, int):
         world = nodes * gpus
     ranks = sorted(rank.rank for rank in record.ranks)
-    if section.world == world == len(ranks) and ranks == list(range(len(ranks))):
+    # Not `range(section.world)`: a damaged record may say any number of ranks.
+    are_consecutive = ranks == list(range(len(ranks)))
+    if are_consecutive and section.world == world == len(ranks):
         return None
     return (
         f"its evidence is of {section.world} ranks, its configuration of {world}, and its list of ranks has "

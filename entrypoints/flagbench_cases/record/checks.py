@@ -150,16 +150,16 @@ def _check_loss_finite(subject: Subject) -> Answer | None:
     curve = subject.curve
     not_finite = [step for step, loss in enumerate(curve) if not math.isfinite(loss)]
     unexplained = [step for step in not_finite if step not in skipped]
-    ok, values = core.loss_finite(len(not_finite), len(not_finite) - len(unexplained))
+    judgement = core.loss_finite(len(not_finite), len(not_finite) - len(unexplained))
     if not curve:
-        return Answer(False, "no step", values)
-    if not ok:
+        return Answer(False, "no step", judgement.values)
+    if not judgement.holds:
         first_step = unexplained[0] if unexplained else 0
-        return Answer(False, f"not finite at step {first_step}", values)
+        return Answer(False, f"not finite at step {first_step}", judgement.values)
     detail = f"all {len(curve)} steps"
     if not_finite:
         detail += f" except {len(not_finite)} skipped by the loss scaler"
-    return Answer(True, detail, values)
+    return Answer(True, detail, judgement.values)
 
 
 def _check_parameters_finite(subject: Subject) -> Answer | None:
@@ -325,8 +325,9 @@ def _check_updated(subject: Subject) -> Answer | None:
     if count <= 0:
         return None
     skipped = {fact["step"] for fact in subject.evidence.all("skipped") if fact["step"] >= first_measured}
-    ok, values = core.updated(len(skipped), count)
-    return Answer(ok, f"the loss scaler skipped {len(skipped)} of {count} measured steps", values)
+    judgement = core.updated(len(skipped), count)
+    detail = f"the loss scaler skipped {len(skipped)} of {count} measured steps"
+    return Answer(judgement.holds, detail, judgement.values)
 
 
 def _check_evaluated(subject: Subject) -> Answer | None:
@@ -335,8 +336,9 @@ def _check_evaluated(subject: Subject) -> Answer | None:
     if last_evaluated is None:
         return None
     trained = len(subject.curve) + subject.evidence.first("resumed").get("step", 0)
-    ok, values = core.evaluated(last_evaluated, trained)
-    return Answer(ok, f"the last evaluation followed step {last_evaluated} of {trained}", values)
+    judgement = core.evaluated(last_evaluated, trained)
+    detail = f"the last evaluation followed step {last_evaluated} of {trained}"
+    return Answer(judgement.holds, detail, judgement.values)
 
 
 def _check_learned(subject: Subject) -> Answer | None:
@@ -344,9 +346,9 @@ def _check_learned(subject: Subject) -> Answer | None:
     judgement = core.learned(subject.curve)
     if judgement is None:
         return None
-    ok, values = judgement
+    values = judgement.values
     detail = f"mean loss of the first tenth {values['first_tenth']:.4f}, of the last {values['last_tenth']:.4f}"
-    return Answer(ok, detail, values)
+    return Answer(judgement.holds, detail, values)
 
 
 def _check_above_chance(subject: Subject) -> Answer | None:
@@ -355,9 +357,11 @@ def _check_above_chance(subject: Subject) -> Answer | None:
     if chance is None:
         return None
     last = [evaluation for evaluation in subject.evaluations if evaluation["accuracy"] is not None][-1]
-    ok, values = core.above_chance(last["accuracy"], last["counted"], chance)
+    judgement = core.above_chance(last["accuracy"], last["counted"], chance)
+    values = judgement.values
     guessing = f"guessing gives {values['chance']:.4f}, at most {values['bar']:.4f}"
-    return Answer(ok, f"acc {values['accuracy']:.4f} of {values['counted']:.0f} examples; {guessing}", values)
+    detail = f"acc {values['accuracy']:.4f} of {values['counted']:.0f} examples; {guessing}"
+    return Answer(judgement.holds, detail, values)
 
 
 CHECKS = (

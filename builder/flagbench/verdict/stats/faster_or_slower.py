@@ -39,8 +39,8 @@ prior s0 on df0 degrees of freedom of `between`:
 The second term is Student's interval with Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946). It is
 there so that a prior that is too small does not raise a false alarm. For few sessions it is no wider than the
 interval of one session on each side with the spread S: with the same means and spreads, further sessions only narrow
-the interval. The half-width is also computed with runs in place of sessions (with the prior between runs only if a side
-has one run), and the wider interval is used.
+the interval. The half-width is also computed with runs in place of sessions (with the prior between runs only if a
+side has one run), and the wider interval is used.
 
 Sides that have the same sessions, each with the same share of their runs, are compared as if they had one.
 """

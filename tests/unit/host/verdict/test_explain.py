@@ -18,7 +18,7 @@ from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report import explanation_page
 from flagbench.verdict import Verdict, verify_baseline, verify_claim
-from flagbench.verdict.causes import Counts, OtherSide, find_idle_device, open_run
+from flagbench.verdict.causes import Counts, find_idle_device, open_run
 from flagbench.verdict.explain import Explanation, explain
 from flagbench_cases.shared.spool import Step
 from forging import consistent
@@ -308,5 +308,5 @@ def test_a_device_waits_for_the_host_in_runs_that_were_measured(name: str, idle:
     record = read_record(MEASURED / f"{name}.json")
     run = open_run(record, CATALOG.cases[record.case], Counts.LOOP)
     assert run is not None
-    cost = find_idle_device(run, OtherSide((), (), False))
+    cost = find_idle_device(run)
     assert (cost and cost.seconds and cost.seconds / run.loop) == (idle and pytest.approx(idle, abs=0.01))
