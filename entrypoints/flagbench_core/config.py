@@ -16,28 +16,49 @@ import math
 import operator
 import re
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, NamedTuple
 
 from flagbench_core import DIVISION
 from flagbench_core.evidence.section import INFER, MEASURE, kind_of
 
-TYPES: Mapping[str, tuple[Any, str]] = {
-    "integer": (int, "an integer"),
-    "number": ((int, float), "a finite number"),
-    "string": (str, "a string"),
-    "boolean": (bool, "true or false"),
-    "shape": (list, "the rows, columns and inner size of a product, as in 2048x2048x13312"),
+
+class SettingType(NamedTuple):
+    """A type that a setting can have."""
+
+    python_type: Any
+    """The Python type or types of its values, as for `isinstance`."""
+    description: str
+    """How a message describes such a value."""
+
+
+class Bound(NamedTuple):
+    """A limit that a setting can have."""
+
+    key: str
+    """Its key in an entry of `settable`."""
+    holds: Callable[[Any, Any], bool]
+    """Whether a value, the first argument, is within the limit, the second."""
+    words: str
+    """The words before the limit in a message."""
+
+
+TYPES: Mapping[str, SettingType] = {
+    "integer": SettingType(int, "an integer"),
+    "number": SettingType((int, float), "a finite number"),
+    "string": SettingType(str, "a string"),
+    "boolean": SettingType(bool, "true or false"),
+    "shape": SettingType(list, "the rows, columns and inner size of a product, as in 2048x2048x13312"),
 }
-"""The types that a setting can have: the Python type or types of its values, and how a message describes them."""
+"""The types that a setting can have, by their names in manifests."""
 _SHAPE = re.compile("[1-9][0-9]{0,6}x[1-9][0-9]{0,6}x[1-9][0-9]{0,6}")
 """A setting of the type `shape`, as it is written in --set."""
-BOUNDS: tuple[tuple[str, Callable[[Any, Any], bool], str], ...] = (
-    ("minimum", operator.ge, "at least"),
-    ("exclusive_minimum", operator.gt, "more than"),
-    ("maximum", operator.le, "at most"),
-    ("exclusive_maximum", operator.lt, "less than"),
+BOUNDS = (
+    Bound("minimum", operator.ge, "at least"),
+    Bound("exclusive_minimum", operator.gt, "more than"),
+    Bound("maximum", operator.le, "at most"),
+    Bound("exclusive_maximum", operator.lt, "less than"),
 )
-"""The limits that an entry of `settable` can have: its key, how a value compares with it, and the words for that."""
+"""The limits that a setting can have."""
 NOT_ON_CPU = {
     "tf32": "a CPU has no TF32",
     "fp16": "FP16 training does not run on a CPU",
@@ -45,7 +66,7 @@ NOT_ON_CPU = {
 }
 """The precisions in which nothing runs on a CPU, each with the reason."""
 WHOLE = {INFER: "the whole set once", MEASURE: "the publisher's iterations"}
-"""When a full run ends that is not training, by kind of case and in the wording of a claim (a published result)."""
+"""When a full run that is not training ends, by kind of case, in the wording of a claim (a published result)."""
 
 
 class ConfigError(ValueError):
@@ -83,8 +104,9 @@ class Options:
     settings: tuple[str, ...] = ()
     """Hyper-parameters as NAME=VALUE."""
     roofs: bool = False
-    """Whether roofs are measured before the steps."""
+    """Whether roofs, the rates that the device reaches at most, are measured before the steps."""
     resume: bool = False
+    """Whether the run resumes from its newest checkpoint."""
     out: bool = False
     """Whether there is a folder for the record and for checkpoints."""
 
@@ -117,7 +139,7 @@ def choose(case: Mapping[str, Any], stack: Mapping[str, Any], options: Options) 
             f"{case['name']} does not run on the stack {stack['name']}: {reason}",
             "choose another stack; `flagbench list stacks` shows them",
         )
-    settings = dict(read_setting(case, text) for text in options.settings)
+    settings = dict(read_setting(case, text) for text in options.settings)  # the last one of a name counts
     config = with_settings(case, options.preset, settings)
     _check_micro_batches(schedule(config))
     preset_source = config["data"].pop("default", None)
@@ -221,18 +243,18 @@ def setting_fault(rule: Mapping[str, Any], value: Any) -> str | None:
     """Why a value is not allowed, as in `must be at least 1`; None if `rule`, an entry of `settable`, allows it."""
     if "default" in rule and value == rule["default"]:
         return None
-    kind, expected = TYPES[rule["type"]]
-    has_type = isinstance(value, kind)
+    setting_type = TYPES[rule["type"]]
+    has_type = isinstance(value, setting_type.python_type)
     if isinstance(value, bool):  # to Python, True is an integer too
-        has_type = kind is bool
+        has_type = setting_type.python_type is bool
     if not has_type:
-        return f"must be {expected}"
+        return f"must be {setting_type.description}"
     # NaN and infinity would pass a one-sided range, and canonical JSON cannot represent them.
     if isinstance(value, float) and not math.isfinite(value):
-        return f"must be {expected}"
-    for name, holds, words in BOUNDS:
-        if name in rule and not holds(value, rule[name]):
-            return f"must be {words} {rule[name]}"
+        return f"must be {setting_type.description}"
+    for bound in BOUNDS:
+        if bound.key in rule and not bound.holds(value, rule[bound.key]):
+            return f"must be {bound.words} {rule[bound.key]}"
     if "choices" in rule and value not in rule["choices"]:
         return f"must be one of: {', '.join(map(str, rule['choices']))}"
     return None
@@ -305,10 +327,10 @@ def _check_engine(case: Mapping[str, Any], stack: Mapping[str, Any], config: Map
 
 
 def _choose_layout(config: dict[str, Any]) -> None:
-    """Replace `layout.tp` 0, which stands for the most tensor-parallel ranks that a node has.
+    """Replace `layout.tp` 0, which stands for as many tensor-parallel ranks as a node allows.
 
-    These are all ranks of a node. If the job has too few ranks for all stages of the pipeline, they are its ranks
-    divided by the stages.
+    That is all ranks of a node. If the job then has too few ranks for all stages of the pipeline, it is the number of
+    the job's ranks divided by the number of stages.
     """
     section = config.get("layout", {})
     if section.get("tp") == 0:
@@ -335,7 +357,8 @@ def check_layout(case: Mapping[str, Any], config: Mapping[str, Any]) -> None:
             f"choose --nodes and --gpus so that their product is a multiple of {tp * pp}, "
             f"or another layout by {options}",
         )
-    for axis, size in (("dp", ranks // (tp * pp)), ("tp", tp), ("pp", pp)):
+    sizes = {"dp": ranks // (tp * pp), "tp": tp, "pp": pp}
+    for axis, size in sizes.items():
         if size > 1 and axis not in engine["layout"]:
             supported = ", ".join(engine["layout"]) or "one rank"
             raise ConfigError(
@@ -367,7 +390,7 @@ def replicas(config: Mapping[str, Any]) -> int:
 
 
 def _check_checkpoints(case: Mapping[str, Any], config: Mapping[str, Any], options: Options) -> None:
-    """Raise ConfigError if the run should write checkpoints or resume, and its case or engine does not support it."""
+    """Raise ConfigError if the run has to write checkpoints or resume, and its case or engine does not support it."""
     writes = schedule(config).get("checkpoint_every_steps")
     if options.resume and not case["resume"]:
         raise ConfigError(f"--resume: {case['name']} does not support it", "omit --resume")
@@ -384,6 +407,7 @@ def _check_checkpoints(case: Mapping[str, Any], config: Mapping[str, Any], optio
 
 
 def _no_checkpoints_error(case: Mapping[str, Any], engine: str, option: str) -> ConfigError:
+    """The error for an option that needs checkpoints, and an engine that has none."""
     remedy = f"omit {option}"
     suggestion = _suggest_engine(case, engine, remedy)
     if suggestion != remedy:
@@ -412,8 +436,8 @@ def schedule(config: Mapping[str, Any]) -> dict[str, Any]:
 def _choose_length(config: dict[str, Any], options: Options) -> None:
     """Set `window_steps`, the number of steps to measure, as the options request it.
 
-    Without such an option, a run with synthetic data keeps the window of the preset, and any other run has none: it
-    goes to its published end (None).
+    Without such an option, a run with synthetic data keeps the window of the preset. Any other run goes to its
+    published end, so its window is None.
     """
     section = schedule(config)
     if options.full and section.get("laps"):

@@ -1,4 +1,8 @@
-"""Which data and weights a run reads: the folders that are named, what `prepare` wrote there, and /data."""
+"""Finds the folders of data and weights that a run reads.
+
+They are those that --data and --weights name, or /data. In a folder that `flagbench prepare` wrote, data and weights
+are in folders of their own, each with a file `prepared.json`. Host and image both use this module.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,20 @@ from typing import Any, Mapping, NamedTuple
 from flagbench_core.evidence.section import MEASURE
 
 SYNTHETIC = "synthetic"
-"""`--data` for random data."""
+"""The value of --data for random data."""
 INDEX = "prepared.json"
-"""The file that makes a folder a prepared one."""
+"""The file by which a prepared folder is recognised: the index of its files."""
 
 
 class DataFolders(NamedTuple):
-    """What a run reads."""
+    """The data and weights that a run reads."""
 
     source: str | None
-    """Where the data are from, `files` or `synthetic`; None: the preset's own."""
+    """Where the data are from, `files` or `synthetic`; None for the default of the preset."""
     data: str | None = None
+    """The folder of data; None if the run reads none."""
     weights: str | None = None
-    """None: random weights."""
+    """The folder of weights; None for random weights."""
 
 
 def find_folders(
@@ -29,37 +34,49 @@ def find_folders(
     """The folders of a run.
 
     Args:
-        data: what `--data` names: a folder, or `synthetic`.
-        weights: the folder that `--weights` names; without it, that beside the data.
-        default: the folder of data without `--data`, /data, if it exists and is not empty. The tiny preset has a data
-            set of its own, and a measurement none.
+        case: the manifest of the case.
+        preset: the name of the preset. `tiny` has its own data set, so it does not use `default`.
+        data: the value of --data, a folder or SYNTHETIC; None if it was not given.
+        weights: the folder that --weights names; None if it was not given. Then weights next to the data are used.
+        default: the folder that is used without --data, if it exists and is not empty: /data.
     """
     source: str | None = None
     folder: str | None = None
     if data == SYNTHETIC:
         source = SYNTHETIC
     elif data is not None:
-        source, folder = "files", os.path.abspath(data)
-    elif preset != "tiny" and case.get("kind") != MEASURE and _has_files(default):
-        source, folder = "files", default
+        source = "files"
+        folder = os.path.abspath(data)
+    elif _uses_default(case, preset) and _has_files(default):
+        source = "files"
+        folder = default
     if weights is not None:
         weights = locate(os.path.abspath(weights), "weights")
     elif folder is not None:
-        weights = _weights_beside(folder)
+        weights = _find_weights_near(folder)
     if folder is not None:
         folder = locate(folder, "data")
     return DataFolders(source, folder, weights)
 
 
+def _uses_default(case: Mapping[str, Any], preset: str) -> bool:
+    """Whether a run without --data uses the default folder: the tiny preset has its own data, a measurement none."""
+    return preset != "tiny" and case.get("kind") != MEASURE
+
+
 def _has_files(folder: str | None) -> bool:
+    """Whether a folder can be read and is not empty."""
     try:
         return folder is not None and bool(os.listdir(folder))
     except OSError:
         return False
 
 
-def _weights_beside(data: str) -> str | None:
-    """The weights next to the data: written by `prepare`, or the model/ folder of FlagPerf's archive."""
+def _find_weights_near(data: str) -> str | None:
+    """The folder of weights below a folder of data; None if there is none.
+
+    It is the one that `prepare` wrote, or the folder model/ of FlagPerf's archive.
+    """
     prepared = os.path.join(data, "weights")
     if is_prepared(prepared):
         return prepared
@@ -70,7 +87,7 @@ def _weights_beside(data: str) -> str | None:
 
 
 def locate(folder: str, kind: str) -> str:
-    """The folder of a kind below the output folder of `prepare`, else the folder itself."""
+    """The prepared folder of a kind, `data` or `weights`, below a folder; the folder itself if it has none."""
     inner = os.path.join(folder, kind)
     if folder and is_prepared(inner):
         return inner
@@ -78,5 +95,5 @@ def locate(folder: str, kind: str) -> str:
 
 
 def is_prepared(folder: str) -> bool:
-    """Whether a folder has a `prepared.json`, which is not checked."""
+    """Whether a folder has a `prepared.json`, whose content is not checked here."""
     return os.path.isfile(os.path.join(folder, INDEX))

@@ -1,7 +1,8 @@
 """Temporary folders. Each is locked while its process lives; those of killed processes are removed by the next one.
 
-The kernel releases the lock when the process ends, for whatever reason. A process id would not be sufficient: it is
-reused, and it is meaningless in another container that shares the folder.
+A process holds an exclusive lock (flock) on the file LOCK of its folder. A folder whose lock can be acquired is a
+leftover. The kernel releases the lock when the process ends, for whatever reason. A process id would not be
+sufficient: it is reused, and it is meaningless in another container that shares the folder.
 """
 
 from __future__ import annotations
@@ -16,12 +17,22 @@ import tempfile
 from typing import Iterator
 
 PREFIX = "flagbench-"
+"""The beginning of the names of temporary folders, by which leftovers are found."""
 LOCK = "owner.lock"
+"""The file of a folder that its process keeps locked."""
 _TRIES = 16
+"""How many folders are made, until one is locked before another process takes it for a leftover."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL)
+"""Errors of a file system that does not support locks."""
+_TAKEN_FOR_LEFTOVER = (errno.EWOULDBLOCK, errno.ENOENT)
+"""Errors if another process has locked or removed a folder before this one could lock it."""
 
 
 class Scratch:
-    """A new folder owned by this process, by default in TMPDIR. Raises OSError if it cannot be created."""
+    """A new folder owned by this process. Raises OSError if it cannot be created.
+
+    `place` is the folder in which it is created, by default TMPDIR, and `prefix` the beginning of its name.
+    """
 
     def __init__(self, place: str | None = None, prefix: str = PREFIX) -> None:
         self.folder, self._lock = _create(place, prefix)
@@ -36,7 +47,7 @@ class Scratch:
 
 @contextlib.contextmanager
 def scratch(place: str | None = None, prefix: str = PREFIX) -> Iterator[str]:
-    """A context manager for a new folder owned by this process; removes leftovers, too. Raises OSError."""
+    """A context manager for a new folder, as `Scratch` makes it; first removes leftovers. Raises OSError."""
     remove_leftovers(place, prefix)
     temporary = Scratch(place, prefix)
     try:
@@ -46,9 +57,9 @@ def scratch(place: str | None = None, prefix: str = PREFIX) -> Iterator[str]:
 
 
 def user_folder() -> str:
-    """A folder in TMPDIR for what a user keeps who has neither a name nor a home, as in a container.
+    """Create a folder in TMPDIR for the files of a user without a name and a home, if needed; returns its path.
 
-    Raises OSError if it cannot be made, or if it may be somebody else's, who could have made it first.
+    Raises OSError if it cannot be created, or if another user may have created it first or can write to it.
     """
     folder = os.path.join(tempfile.gettempdir(), f"flagbench-user-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
@@ -78,7 +89,11 @@ def remove_leftovers(place: str | None = None, prefix: str = PREFIX) -> list[str
 
 
 def lock_leftover(folder: str) -> int | None:
-    """Lock a folder of this user (not a link) whose owner is gone; returns the lock's descriptor, else None."""
+    """Lock a folder of this user whose process has ended; returns the descriptor of the lock.
+
+    None for any other folder, for a link, and if the folder has no lock file. Names in TMPDIR may be chosen by other
+    users, so nothing is followed or waited for.
+    """
     lock: int | None = None
     try:
         status = os.lstat(folder)
@@ -96,7 +111,11 @@ def lock_leftover(folder: str) -> int | None:
 
 
 def _create(place: str | None, prefix: str) -> tuple[str, int | None]:
-    """A new folder and its acquired lock; the lock is unused if the file system does not support locks."""
+    """Create a folder and acquire its lock; returns both. Without support for locks, the folder is never a leftover.
+
+    Another process may see the folder before it is locked, take it for a leftover and remove it. Then the lock cannot
+    be acquired, or the file is gone afterwards, and the next folder is tried.
+    """
     for _ in range(_TRIES):
         folder = tempfile.mkdtemp(prefix=prefix, dir=place)
         lock: int | None = None
@@ -106,12 +125,12 @@ def _create(place: str | None, prefix: str) -> tuple[str, int | None]:
             if os.path.exists(os.path.join(folder, LOCK)):
                 return folder, lock
         except OSError as error:
-            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL):
+            if error.errno in _NO_LOCKS:
                 return folder, lock
-            if error.errno not in (errno.EWOULDBLOCK, errno.ENOENT):
+            if error.errno not in _TAKEN_FOR_LEFTOVER:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
-        # Another run mistook the folder for a leftover before it was locked, and is removing it.
+        # Another process is removing the folder.
         if lock is not None:
             os.close(lock)
         shutil.rmtree(folder, ignore_errors=True)

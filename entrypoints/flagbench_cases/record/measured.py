@@ -18,11 +18,11 @@ from flagbench_core.evidence import roofs
 from flagbench_core.evidence.columns import (
     FLOPS,
     PASSES,
-    in_blocks,
-    losses_in_blocks,
     microseconds,
-    nine_digits,
-    whole,
+    round_loss,
+    sum_blocks,
+    sum_loss_blocks,
+    to_integer,
 )
 from flagbench_core.evidence.metrics import LOSS_TAIL
 from flagbench_core.evidence.section import TRAIN, WARMUP, WINDOW, Collectives, Section, Span, Stretch
@@ -49,10 +49,10 @@ _COLUMNS: dict[str, Callable[[Step], int]] = {
     "data_wait": lambda step: microseconds(step.data_wait),
     "to_device": lambda step: microseconds(step.to_device),
     "after": lambda step: microseconds(step.after),
-    "samples": lambda step: whole(step.samples),
-    "samples_published": lambda step: whole(step.published_samples),
-    "tokens": lambda step: whole(step.tokens),
-    "tokens_useful": lambda step: whole(step.tokens_useful),
+    "samples": lambda step: to_integer(step.samples),
+    "samples_published": lambda step: to_integer(step.published_samples),
+    "tokens": lambda step: to_integer(step.tokens),
+    "tokens_useful": lambda step: to_integer(step.tokens_useful),
 }
 """The columns of a span, each with the function that reads its value from a step."""
 
@@ -264,7 +264,7 @@ def span_of(
     by_rank = [ranks[rank][border.first : border.end] for rank in sorted(ranks)]
     columns = {}
     for name, read in _COLUMNS.items():
-        columns[name] = [in_blocks(list(map(read, steps)), block) for steps in by_rank]
+        columns[name] = [sum_blocks(list(map(read, steps)), block) for steps in by_rank]
     flops = {name: [_flops_of(name, steps) for steps in by_rank] for name in FLOPS}
     return Span(
         border.phase,
@@ -282,7 +282,7 @@ def span_of(
 
 def _flops_of(name: str, steps: list[Step]) -> int:
     """Return the sum of the FLOPs of all steps; `name` is `executed`, `useful` or `recomputed`."""
-    return sum(whole(getattr(step, "flops_" + name)) for step in steps)
+    return sum(to_integer(getattr(step, "flops_" + name)) for step in steps)
 
 
 def _collectives(by_rank: list[list[Step]], block: int) -> Collectives | None:
@@ -294,8 +294,8 @@ def _collectives(by_rank: list[list[Step]], block: int) -> Collectives | None:
         waits = [step.collective_wait for step in steps]
         if not all(map(math.isfinite, until_first + waits)):
             return None
-        first_columns.append(in_blocks(list(map(microseconds, until_first)), block))
-        wait_columns.append(in_blocks(list(map(microseconds, waits)), block))
+        first_columns.append(sum_blocks(list(map(microseconds, until_first)), block))
+        wait_columns.append(sum_blocks(list(map(microseconds, waits)), block))
     return Collectives(block, first_columns, wait_columns)
 
 
@@ -336,7 +336,7 @@ def _losses(by_rank: list[list[Step]], block: int, with_losses: Sequence[int]) -
         if rank not in ranks_to_include:
             columns.append(None)
             continue
-        losses_of_rank = losses_in_blocks([step.loss for step in steps], block)
+        losses_of_rank = sum_loss_blocks([step.loss for step in steps], block)
         columns.append(losses_of_rank)
         if any(loss is not None for loss in losses_of_rank):
             has_finite = True
@@ -401,10 +401,10 @@ def losses(curve: list[float], first_step: int) -> dict[str, Any]:
     return {
         "first_step": first_step,
         "steps": len(curve),
-        "values": [nine_digits(loss) for loss in curve[:MAX_LOSSES]],
+        "values": [round_loss(loss) for loss in curve[:MAX_LOSSES]],
     }
 
 
 def tail_of(curve: list[float]) -> list[Any]:
     """Return the last LOSS_TAIL losses of a run, rounded as in a record."""
-    return [nine_digits(loss) for loss in curve[-LOSS_TAIL:]]
+    return [round_loss(loss) for loss in curve[-LOSS_TAIL:]]

@@ -1,4 +1,4 @@
-"""The errors of a run, each with its exit code."""
+"""The errors of a run, each with a remedy and an exit code; the image shows them and ends with that code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from flagbench_core import process_limits
 from flagbench_core.exit_codes import ExitCode
 
 SHARED_MEMORY = "/dev/shm"
+"""The file system in memory through which the processes that load data hand over their batches."""
 
 
 class CaseError(Exception):
     """A failure with a known cause: what is wrong, how to fix it, and the exit code of the run."""
 
     code = ExitCode.RANK_FAILED
+    """The exit code if none is given; subclasses have their own."""
 
     def __init__(self, message: str, remedy: str, code: ExitCode | None = None) -> None:
         super().__init__(message)
@@ -48,16 +50,17 @@ class PeerError(CaseError):
 
 
 def system_error(error: BaseException, folder: str) -> CaseError | None:
-    """The CaseError for a module that is missing, or a resource denied by the system; else None.
+    """The CaseError for a module that is missing, or a resource that the system denies; else None.
 
     `folder` is that of the run's temporary files.
     """
-    if isinstance(error, ModuleNotFoundError) and error.name is not None and not error.name.startswith("flagbench"):
-        words = f"{error.name} is not installed in this Python, {sys.executable}"
-        return CaseError(words, "run `pip install -e '.[cases]'` in the checkout of flagbench", ExitCode.USAGE)
-    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, ModuleNotFoundError):
+        return _missing_module_error(error)
     if process_limits.is_refusal(error):
         return CaseError(process_limits.reason(error), process_limits.REMEDY)
+    number = None
+    if isinstance(error, OSError):
+        number = error.errno
     if number == errno.ENOMEM:
         words = f"there is not enough memory to start a process ({os.strerror(number)})"
         return CaseError(words, "free memory, or give the container more memory", ExitCode.OUT_OF_MEMORY)
@@ -67,10 +70,18 @@ def system_error(error: BaseException, folder: str) -> CaseError | None:
     return None
 
 
-def shared_memory_error(error: BaseException, folder: str) -> CaseError | None:
-    """The CaseError for /dev/shm being full, which the processes that load data use; None for any other error.
+def _missing_module_error(error: ModuleNotFoundError) -> CaseError | None:
+    """The error for a library that is not installed; None for a module of flagbench, whose absence is a defect."""
+    if error.name is None or error.name.startswith("flagbench"):
+        return None
+    words = f"{error.name} is not installed in this Python, {sys.executable}"
+    return CaseError(words, "run `pip install -e '.[cases]'` in the checkout of flagbench", ExitCode.USAGE)
 
-    `folder` is that of temporary files, on whose disk the same error may be.
+
+def shared_memory_error(error: BaseException, folder: str) -> CaseError | None:
+    """The CaseError if an error says that SHARED_MEMORY is full; None for any other error.
+
+    `folder` is that of temporary files: a full disk there raises the same error.
     """
     if not _is_shared_memory_full(error, folder):
         return None
@@ -80,11 +91,16 @@ def shared_memory_error(error: BaseException, folder: str) -> CaseError | None:
 
 
 def _is_shared_memory_full(error: BaseException, folder: str) -> bool:
+    """Whether an error says that SHARED_MEMORY is full.
+
+    The error of the system has no path. It is that of SHARED_MEMORY if less is free there than in `folder`.
+    """
     if isinstance(error, OSError):
         if error.errno != errno.ENOSPC or error.filename is not None:
             return False
         return _free(SHARED_MEMORY) < _free(folder)
-    # Of torch. A process of its data loader is killed (bus error) when it uses memory that could not be allocated.
+    # Otherwise torch raised the error: a bus error killed a process of its data loader ("out of shared memory"), or a
+    # file of torch in SHARED_MEMORY could not be made larger.
     text = f"{error}\n{error.__cause__}"
     if "out of shared memory" in text:
         return True

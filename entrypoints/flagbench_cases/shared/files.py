@@ -1,4 +1,8 @@
-"""Names used in prepared folders, and helpers to open files and compute checksums."""
+"""Names used in prepared folders, and functions that open files safely and compute their checksums.
+
+Paths come from users and from data sets of others, so they may be pipes, sockets or links, or change while they are
+read.
+"""
 
 from __future__ import annotations
 
@@ -11,41 +15,54 @@ from flagbench_cases.shared.errors import DataError
 from flagbench_core.data_folders import INDEX
 
 SCHEMA = "prepared/v1"
+"""The version of the index of a prepared folder, in its field `schema`."""
 KINDS = ("data", "weights")
+"""The kinds of prepared folders, and the options that name them."""
 _PIECE = 2**22
+"""Bytes of a file that are read at a time."""
+_MOST_CHARACTERS = 200
+"""File names are shorter: file systems allow 255 bytes, and some characters of a name take more than one."""
 
 
 def is_plain(name: str) -> bool:
     """Whether a name is a valid file name on every system, and neither hidden nor that of the index."""
-    return bool(name) and name[0] != "." and not set(name) & set("/\\\0\n\r") and name != INDEX and len(name) < 200
+    if not name or name.startswith(".") or name == INDEX:
+        return False
+    if len(name) >= _MOST_CHARACTERS:
+        return False
+    return not any(character in "/\\\0\n\r" for character in name)
 
 
 def open_file(path: str, mode: str = "r", **options: Any) -> Any:
     """`open` for reading. Raises OSError, and DataError if the path is not a file: opening a pipe would block."""
     status = os.stat(path).st_mode
     if not stat.S_ISREG(status):
-        raise DataError(f"{path} is {_kind(status)}, not a file", "give the downloaded file")
-    return open(path, mode, opener=_at_once, **options)
+        raise DataError(f"{path} is {_describe_type(status)}, not a file", "give the downloaded file")
+    return open(path, mode, opener=_open_without_blocking, **options)
 
 
-def _at_once(path: str, flags: int) -> int:
-    """Open without blocking: the path may have changed since it was checked."""
+def _open_without_blocking(path: str, flags: int) -> int:
+    """Open a path and return its descriptor, at once even for a pipe: it may have changed since it was checked."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def check_folder(what: str, path: str, remedy: str) -> None:
-    """Raise DataError unless a path is a readable folder. Does not block on special files."""
+def check_folder(kind: str, path: str, remedy: str) -> None:
+    """Raise DataError unless a path is a readable folder. Does not block on special files.
+
+    `kind` is one of KINDS, for the message.
+    """
     try:
         status = os.stat(path).st_mode
     except OSError as error:
-        raise DataError(f"the {what} folder {path} {_stat_problem(path, error)}", remedy) from None
+        raise DataError(f"the {kind} folder {path} {_stat_problem(path, error)}", remedy) from None
     if not stat.S_ISDIR(status):
-        raise DataError(f"--{what} {path} is {_kind(status)}, not a folder", remedy)
+        raise DataError(f"--{kind} {path} is {_describe_type(status)}, not a folder", remedy)
     if not os.access(path, os.R_OK | os.X_OK):
-        raise DataError(f"the {what} folder {path} cannot be read (Permission denied)", remedy)
+        raise DataError(f"the {kind} folder {path} cannot be read (Permission denied)", remedy)
 
 
 def _stat_problem(path: str, error: OSError) -> str:
+    """Why a path has no status, as the predicate of a sentence."""
     if os.path.islink(path):
         return "is a broken link"
     if isinstance(error, FileNotFoundError):
@@ -53,8 +70,8 @@ def _stat_problem(path: str, error: OSError) -> str:
     return f"cannot be read ({error.strerror})"
 
 
-def _kind(status: int) -> str:
-    """The type of a path as text."""
+def _describe_type(status: int) -> str:
+    """The type of a path with an article, according to the mode `st_mode` of its status."""
     if stat.S_ISFIFO(status):
         return "a pipe"
     if stat.S_ISSOCK(status):
@@ -67,7 +84,11 @@ def _kind(status: int) -> str:
 
 
 class Reading:
-    """Counts bytes over several files and reports them."""
+    """Counts the bytes that are read from several files, and reports them for a progress line.
+
+    `total` is the number of bytes to read, and `report` is called with the phase, the bytes so far, the total and the
+    unit; None to report nothing.
+    """
 
     def __init__(self, phase: str, total: int, report: Any = None) -> None:
         self.phase = phase
@@ -94,7 +115,7 @@ def sum_of(path: str, reading: Reading | None = None) -> str:
 
 
 def pieces(file: Any) -> Iterable[bytes]:
-    """The rest of a file in pieces of 4 MiB."""
+    """The rest of a file from its position on, in pieces of at most _PIECE bytes."""
     while True:
         piece = file.read(_PIECE)
         if not piece:

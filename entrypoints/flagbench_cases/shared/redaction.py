@@ -1,4 +1,4 @@
-"""Removes secrets that arguments may contain, before they get into a record or log."""
+"""Removes secrets that arguments and addresses may contain, before they get into a record or a log."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from typing import Iterable
 
 from flagbench_core import redaction
 
-# The end of a long scheme is sufficient; without the bound, a long word would take quadratic time.
 ADDRESS = re.compile(r"[A-Za-z0-9+.-]{1,64}:/[^\s'\"]*")
+"""A URL, or the end of one with a longer scheme: without the bound, a long word would take quadratic time."""
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text with user and query removed from every URL, and every other credential, and each of `secrets`,
-    replaced by `***`."""
-    return redaction.redact(ADDRESS.sub(lambda match: _address(match.group()), text), secrets)
+    """The text without credentials.
+
+    User and query are removed from every URL. Every other credential, and each of `secrets`, is replaced by `***`.
+    """
+    without_users = ADDRESS.sub(lambda match: _strip_address(match.group()), text)
+    return redaction.redact(without_users, secrets)
 
 
-def _address(address: str) -> str:
-    """Everything before the last @ is user and password, which may contain slashes; a file:// path may contain @."""
+def _strip_address(address: str) -> str:
+    """A URL without user, password and query.
+
+    Everything before the last @ is user and password, which may contain slashes; but the path of a file:// URL may
+    contain @.
+    """
     scheme, separator, rest = re.split(r"(:/+)", address, maxsplit=1)
     if scheme.lower() != "file":
         rest = rest.rpartition("@")[2]
@@ -26,5 +33,5 @@ def _address(address: str) -> str:
 
 
 def option_names(argv: list[str]) -> list[str]:
-    """Only the option names of arguments that could not be parsed: anything else may be a misplaced secret."""
+    """The names of the options among arguments that could not be parsed: anything else may be a misplaced secret."""
     return [argument.split("=", 1)[0] for argument in argv if argument.startswith("-")]

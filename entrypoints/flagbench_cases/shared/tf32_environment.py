@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import MutableMapping
 
 OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
-# Read by NVIDIA's libraries; 0 overrides every switch of torch.
+"""The variable by which torch switches TF32 on."""
 DRIVER_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+"""The variable that NVIDIA's libraries read: 0 switches TF32 off, whatever torch's switches say."""
 
 
 def prepare_environment(env: MutableMapping[str, str], precision: str) -> None:
-    """Set or unset the override for processes that have not imported torch yet."""
+    """Set or unset both variables in `env`, for processes that have not imported torch yet."""
     env.pop(DRIVER_OVERRIDE, None)
     if precision == "tf32":
         env[OVERRIDE] = "1"

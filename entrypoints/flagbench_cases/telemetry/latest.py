@@ -1,4 +1,4 @@
-"""Reads the newest sample from a sampler's file, for the progress line."""
+"""Reads power and temperature from the newest sample in a sampler's file, for the progress line of a run."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ READ_BYTES = 2**16
 
 def sensors_text(path: str) -> str:
     """`312 W  64 C`: total power of all devices and the highest temperature; empty if neither is known."""
-    devices = (_newest_sample(path) or {}).get("devices", [])
-    power = _values(devices, "power_w")
-    heat = _values(devices, "temperature_c")
+    sample = _newest_sample(path)
+    if sample is None:
+        return ""
+    devices = sample.get("devices", [])
+    powers = _values(devices, "power_w")
+    temperatures = _values(devices, "temperature_c")
     words = []
-    if power:
-        words.append(f"{sum(power):.0f} W")
-    if heat:
-        words.append(f"{max(heat):.0f} C")
+    if powers:
+        words.append(f"{sum(powers):.0f} W")
+    if temperatures:
+        words.append(f"{max(temperatures):.0f} C")
     return "  ".join(words)
 
 
 def _values(devices: list[dict[str, Any]], key: str) -> list[float]:
+    """The numbers under `key` of the devices that have one."""
     return [device[key] for device in devices if isinstance(device.get(key), (int, float))]
 
 
 def _newest_sample(path: str) -> dict[str, Any] | None:
+    """The newest complete sample, as sampler.py writes it; None if there is none, or the file cannot be read."""
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - READ_BYTES))
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - READ_BYTES))
             lines = file.read().split(b"\n")
     except OSError:
         return None

@@ -15,11 +15,15 @@ from flagbench_cases.telemetry.energy import pairs
 from flagbench_cases.telemetry.jsonlines import read_lines
 
 _GAP_INTERVALS = 3.0
-"""Samples more than this many intervals apart have a gap between them, for which nothing is computed. A single late
-or missing sample does not make a gap."""
+"""Two samples that are further apart than this many intervals have a gap between them, for which nothing is computed.
+
+A single late or missing sample does not make a gap.
+"""
 _STALLED_INTERVALS = 5.0
-"""If the samples end more than this many intervals before the span does, the monitor stopped answering. A single slow
-sample takes less."""
+"""If the samples end earlier than this many intervals before the span does, the monitor stopped answering.
+
+A single slow sample takes less.
+"""
 _MAX_REASONS = 8
 """The most reasons of errors that a summary lists."""
 
@@ -58,13 +62,13 @@ def summarise(path: str, span: energy.Times | None = None, window: _Stretches | 
     except FileNotFoundError:
         return None
     span = span or (-math.inf, math.inf)
-    samples = [line for line in lines if line["kind"] == "sample"]
-    inside = [sample for sample in samples if _within(sample["t"], span)]
+    samples = _samples(lines)
+    inside = [sample for sample in samples if _is_within(sample["t"], span)]
     summary: dict[str, Any] = {
         "samples": len(inside),
         "cpu": _summarise_cpu([sample.get("cpu", {}) for sample in inside]),
         "devices": _summarise_devices(start, lines, span, window or {}),
-        "errors": sum(line["kind"] == "error" and _within(line["t"], span) for line in lines),
+        "errors": _count_errors(lines, span),
     }
     spacing = _spacing(inside)
     if spacing is not None:
@@ -77,15 +81,27 @@ def summarise(path: str, span: energy.Times | None = None, window: _Stretches | 
     return summary
 
 
+def _samples(lines: Sequence[_Line]) -> list[_Line]:
+    """The lines that are samples, in order."""
+    return [line for line in lines if line["kind"] == "sample"]
+
+
+def _count_errors(lines: Sequence[_Line], span: energy.Times) -> int:
+    """The number of errors in a span."""
+    return sum(line["kind"] == "error" and _is_within(line["t"], span) for line in lines)
+
+
 def _problems(start: _Line, lines: Sequence[_Line], span: energy.Times) -> list[str]:
     """The problems of monitoring: that samples end before the span does, and the reasons of errors, each once."""
-    samples = [line for line in lines if line["kind"] == "sample"]
-    silent = span[1] - max([span[0], *(sample["t"] for sample in samples)])
+    samples = _samples(lines)
+    begin, end = span
+    last_sample = max([begin, *(sample["t"] for sample in samples)])
+    seconds_without = end - last_sample
     problems = []
     stalled_seconds = _STALLED_INTERVALS * _interval(start, samples)
-    # Infinite without a span: then no sample is missing after the last one.
-    if math.isfinite(silent) and silent > stalled_seconds:
-        problems.append(f"no sample in the last {silent:.0f} s: the monitor stopped answering")
+    # The whole file as a span has no end (infinity), so no sample is missing after the last one.
+    if math.isfinite(seconds_without) and seconds_without > stalled_seconds:
+        problems.append(f"no sample in the last {seconds_without:.0f} s: the monitor stopped answering")
     reasons = set()
     for line in lines:
         if line["kind"] != "error":
@@ -98,7 +114,7 @@ def _problems(start: _Line, lines: Sequence[_Line], span: energy.Times) -> list[
 
 
 def _interval(start: _Line, samples: Sequence[_Line]) -> float:
-    """Seconds between samples: the requested interval, or the measured one if that is longer."""
+    """The seconds between two samples: the requested interval, or the measured one if that is longer."""
     return max(start.get("interval_s", 1.0), _spacing(samples) or 0.0)
 
 
@@ -161,7 +177,7 @@ def _summarise_devices(
     start: _Line, lines: Sequence[_Line], span: energy.Times, window: _Stretches
 ) -> list[dict[str, Any]]:
     """The summary of each device, in the order of their indices."""
-    samples = [line for line in lines if line["kind"] == "sample"]
+    samples = _samples(lines)
     samples_of = _samples_by_device(samples)
     static = {device["index"]: device for device in start.get("devices", [])}
     interval = _interval(start, samples)
@@ -172,7 +188,8 @@ def _summarise_devices(
         device_samples = samples_of.get(index, _DeviceSamples([], []))
         series = device_samples.series
         device = _summarise_device(index, static.get(index, {}), series, span, interval, run_pids)
-        health = _health(index, lines, [values for t, values in series if _within(t, span)])
+        samples_in_span = [values for t, values in series if _is_within(t, span)]
+        health = _health(index, lines, samples_in_span)
         if health:
             device["health"] = health
         device.update(_energy(device_samples.powers, span, window.get(index, ()), max_gap))
@@ -231,7 +248,7 @@ def _summarise_device(
 
     `static`: the device in the start line; `run_pids`: the processes of the run itself.
     """
-    inside_span = [device for t, device in series if _within(t, span)]
+    inside_span = [device for t, device in series if _is_within(t, span)]
 
     def values(key: str) -> list[float]:
         return [device[key] for device in inside_span if key in device]
@@ -274,14 +291,15 @@ def _throttle_seconds(series: _Series, span: energy.Times, interval: float) -> d
     """
     seconds_of: dict[str, float] = {}
     has_reasons = False
-    next_times = [*(t for t, _ in series[1:]), math.inf]
+    begin, end = span
+    next_times = [*(t for t, _ in series[1:]), math.inf]  # no sample follows the last one
     for (t, reasons), next_time in zip(series, next_times):
         if reasons is None:
             continue
         until = t + interval
         if 0 < next_time - t <= _GAP_INTERVALS * interval:
             until = next_time
-        seconds = min(until, span[1]) - max(t, span[0])
+        seconds = min(until, end) - max(t, begin)
         if seconds > 0:
             has_reasons = True
             for reason in reasons:
@@ -292,18 +310,21 @@ def _throttle_seconds(series: _Series, span: energy.Times, interval: float) -> d
 
 
 def _spacing(samples: Sequence[dict[str, Any]]) -> float | None:
-    """Median seconds between samples; None for fewer than two."""
+    """The median number of seconds between samples; None for fewer than two samples."""
     times = [sample["t"] for sample in samples]
     if len(times) < 2:
         return None
     return median(after - before for before, after in pairs(times))
 
 
-def _within(t: float, span: energy.Times) -> bool:
-    return span[0] <= t <= span[1]
+def _is_within(t: float, span: energy.Times) -> bool:
+    """Whether a time is in a span, both ends included."""
+    begin, end = span
+    return begin <= t <= end
 
 
 def _mean(values: Sequence[float]) -> float | None:
+    """The mean in four decimals; None for no values."""
     if not values:
         return None
     return round(sum(values) / len(values), 4)

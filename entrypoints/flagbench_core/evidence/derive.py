@@ -13,7 +13,7 @@ from flagbench_core.evidence import pipeline, roofs
 from flagbench_core.evidence.columns import FLOPS, MICRO, block_sizes
 from flagbench_core.evidence.metrics import DEVICE, OWN, Facts, Window, compute_metrics, window_of
 from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, Section, Stretch
-from flagbench_core.evidence.slow_devices import slow_overall
+from flagbench_core.evidence.slow_devices import find_slow_devices
 from flagbench_core.stats import summary
 
 STEP_POINTS = 2000
@@ -50,7 +50,7 @@ def derive(section: Section, facts: Facts) -> Derived:
     steady = window_of(section.stretch(facts.kind, WINDOW))
     everything = section.stretch()
     ranks = [of_rank(everything, rank) for rank in range(section.world)]
-    bubbles = pipeline.bubbles(section.stretch(TRAIN, WINDOW), section.world, facts.stages)
+    bubbles = pipeline.measure_bubbles(section.stretch(TRAIN, WINDOW), section.world, facts.stages)
     for rank, bubble in enumerate(bubbles):
         ranks[rank]["bubble"] = bubble
     measurements = roofs.measurements(section)
@@ -71,9 +71,9 @@ def derive(section: Section, facts: Facts) -> Derived:
         timing=timing(section),
         flops=flops,
         ranks=ranks,
-        pipeline=pipeline.facts(bubbles, facts.stages),
+        pipeline=pipeline.summarise(bubbles, facts.stages),
         measurements=[roofs.listed(measurement) for measurement in measurements],
-        slow_devices=slow_overall(measurements),
+        slow_devices=find_slow_devices(measurements),
     )
 
 

@@ -1,15 +1,18 @@
 """The measured bubble of a pipeline: the share of its time in which a stage runs no forward or backward pass.
 
+A pipeline splits the layers of a model into stages, each on its own devices. The micro-batches of a batch pass
+through them one after the other. `derive` computes the bubbles for a record.
+
 Narayanan et al. (Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021, section
 2.2.1): with p stages, m micro-batches, and t_f and t_b for the passes of a micro-batch on one stage, the pipeline is
 idle for (p - 1)(t_f + t_b) in addition to m (t_f + t_b) of work. They divide the former by the latter, (p - 1) / m;
-here both the predicted and the measured bubble are shares of the whole, (p - 1) / (m + p - 1).
+here both the predicted and the measured bubble are shares of the total time, (p - 1) / (m + p - 1).
 
-Measured, over the steps of the window:
+The measured bubbles are those over the steps of the window:
 
   bubble of a rank   1 - sum of its passes / duration of its pipeline
   duration           from the start of the first pass to the end of the last pass of the first stage, where every
-                     micro-batch enters first and leaves last; by its rank with the same dp and tp coordinates
+                     micro-batch enters first and leaves last; on its rank with the same dp and tp coordinates
   bubble of a stage  mean over its ranks
   bubble of the job  mean over the stages
 
@@ -31,10 +34,11 @@ from typing import Any
 from flagbench_core.evidence.section import Stretch
 
 
-def bubbles(window: Stretch, world: int, stages: int) -> list[float]:
-    """The bubble of each rank over a window; empty if passes were not measured in each of its steps.
+def measure_bubbles(window: Stretch, world: int, stages: int) -> list[float]:
+    """The bubble of each rank over a window, from 0 to 1; empty if passes were not measured in each of its steps.
 
-    Ranks are numbered in Megatron-LM's default order, where those of a stage are consecutive.
+    `world` is the number of ranks. They are numbered in Megatron-LM's default order, where those of a stage are
+    consecutive: rank `r` has the same dp and tp coordinates as rank `r % (world // stages)` of the first stage.
     """
     if not window.spans or not all(span.passes for span in window.spans):
         return []
@@ -43,11 +47,18 @@ def bubbles(window: Stretch, world: int, stages: int) -> list[float]:
     first_stage = duration[: world // stages]
     if not first_stage or not all(first_stage):
         return []
-    return [1 - computing[rank] / first_stage[rank % len(first_stage)] for rank in range(world)]
+    rank_bubbles = []
+    for rank in range(world):
+        pipeline_duration = first_stage[rank % len(first_stage)]
+        rank_bubbles.append(1 - computing[rank] / pipeline_duration)
+    return rank_bubbles
 
 
-def facts(rank_bubbles: Sequence[float], stages: int) -> dict[str, Any]:
-    """The bubbles of the job and of each stage, in the order of the pipeline; empty if they were not measured."""
+def summarise(rank_bubbles: Sequence[float], stages: int) -> dict[str, Any]:
+    """The bubbles of the job and of each stage, in the order of the pipeline, as `quality.training` has them.
+
+    Empty if they were not measured.
+    """
     if not rank_bubbles:
         return {}
     ranks = len(rank_bubbles) // stages

@@ -29,12 +29,15 @@ TRAIN = "train"
 INFER = "infer"
 MEASURE = "measure"
 KINDS = (TRAIN, INFER, MEASURE)
-"""The kinds of cases. The steps of training and inference are in a phase of that name; a case that measures roofs has
-a phase for each measurement."""
+"""The kinds of cases.
+
+The steps of training and inference are in a phase of that name. A case that measures roofs (the rates that a device
+reaches at most) has a phase for each measurement.
+"""
 WARMUP = "warmup"
-"""The part of a phase with the first steps, which p_core leaves out."""
+"""The part of a phase with the first steps, which the metric p_core leaves out."""
 WINDOW = "window"
-"""The part of a phase with the steps that p_core is computed from."""
+"""The part of a phase with the steps that the metric p_core is computed from."""
 MOST_BLOCKS = 100_000
 """The most blocks of all ranks together that are read.
 
@@ -247,10 +250,12 @@ def read_section(raw: Mapping[str, Any]) -> Section:
     """
     if raw["version"] != 1:
         raise EvidenceError(f"its version is {raw['version']}, and this flagbench reads 1")
-    world, block = raw["ranks"], raw["block"]
+    world = raw["ranks"]
+    block = raw["block"]
     raw_roofs = raw.get("roofs", [])
     # Before any column is read: a record of a few bytes can say that it has a billion steps.
-    blocks = world * sum(_count_blocks(raw_span, block) for raw_span in (*raw["spans"], *raw_roofs))
+    blocks_of_rank = sum(_count_blocks(raw_span, block) for raw_span in (*raw["spans"], *raw_roofs))
+    blocks = world * blocks_of_rank
     if blocks > MOST_BLOCKS:
         raise EvidenceError(f"it has {blocks} blocks of steps, and a record holds at most {MOST_BLOCKS}")
     spans = [_read_span(raw_span, world, block) for raw_span in raw["spans"]]
@@ -285,7 +290,7 @@ def _check_order(spans: Sequence[Span]) -> None:
 
 
 def _read_list(values: Any, world: int, name: str) -> list[Any]:
-    """A list with an entry for each rank, from its packed form or as it is. Raises EvidenceError."""
+    """A list with an entry for each rank, from its packed form or from a plain list. Raises EvidenceError."""
     if isinstance(values, Mapping):
         return unpack(values, world, name)
     require_length(len(values), world, name)
@@ -297,7 +302,7 @@ def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
     sizes = block_sizes(span.steps, block)
     raw: dict[str, Any] = {"phase": span.phase, "part": span.part, "first_step": span.first, "steps": span.steps}
     raw["columns"] = {name: _column_to_json(column, sizes, packed) for name, column in span.columns.items()}
-    raw["flops"] = {name: _by_rank(flops, flops, packed) for name, flops in span.flops.items()}
+    raw["flops"] = {name: _shorten_by_rank(flops, flops, packed) for name, flops in span.flops.items()}
     if span.loss and not packed:
         raw["loss"] = span.loss
     if span.collectives is not None:
@@ -308,7 +313,7 @@ def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
             "wait": _column_to_json(span.collectives.wait, collective_sizes, packed),
         }
     if span.passes:
-        raw["passes"] = {name: _by_rank(micro, micro, packed) for name, micro in span.passes.items()}
+        raw["passes"] = {name: _shorten_by_rank(micro, micro, packed) for name, micro in span.passes.items()}
     if span.measured is not None:
         raw["measured"] = dict(span.measured)
     if span.micro_batches:
@@ -323,10 +328,10 @@ def _column_to_json(ranks: list[list[int]], sizes: Sequence[int], packed: bool) 
     """
     columns = [encode(blocks, sizes) for blocks in ranks]
     sums = [sum(blocks) for blocks in ranks]
-    return _by_rank(columns, sums, packed and len(sizes) == 1)
+    return _shorten_by_rank(columns, sums, packed and len(sizes) == 1)
 
 
-def _by_rank(ranks: list[Any], sums: list[int], packed: bool) -> Any:
+def _shorten_by_rank(ranks: list[Any], sums: list[int], packed: bool) -> Any:
     """The shortest form of an entry for each rank: one number if all ranks have the same, else the list.
 
     `packed`: instead of the list, the packed form of `sums`, which has a number for each rank.
@@ -340,24 +345,25 @@ def _by_rank(ranks: list[Any], sums: list[int], packed: bool) -> Any:
 
 
 def _count_blocks(raw: Mapping[str, Any], block: int) -> int:
-    """How many blocks a rank has in a span, by its columns or its collectives, whichever has more."""
+    """How many blocks a rank has in a span: in its columns or in its collectives, whichever has more."""
     smallest = block
     if raw.get("collectives"):
         smallest = min(block, raw["collectives"]["block"])
-    return -(-int(raw["steps"]) // int(smallest))  # rounded up: the last block may be shorter
+    full, rest = divmod(int(raw["steps"]), int(smallest))
+    return full + bool(rest)  # the last block may be shorter
 
 
 def _read_span(raw: Mapping[str, Any], world: int, block: int) -> Span:
-    """A span from its JSON. Raises EvidenceError."""
+    """A span from its JSON, whose keys are those of `_span_to_json`. Raises EvidenceError."""
     steps = raw["steps"]
     name = f"the {raw['part']} of {raw['phase']}"
     sizes = block_sizes(steps, block)
-    passes: dict[str, list[int]] = {}
     columns = {column: _read_column(raw["columns"], column, world, sizes, name) for column in COLUMNS}
     flops = {column: _read_by_rank(raw["flops"], column, world, name) for column in FLOPS}
     collectives = None
     if raw.get("collectives"):
         collectives = _read_collectives(raw["collectives"], steps, world, name)
+    passes: dict[str, list[int]] = {}
     if raw.get("passes"):
         passes = {column: _read_by_rank(raw["passes"], column, world, name) for column in PASSES}
     return Span(
@@ -421,7 +427,7 @@ def _read_column(
 
 
 def _read_by_rank(raw: Mapping[str, Any], name: str, world: int, where: str) -> list[Any]:
-    """The entry of each rank, from any form of `_by_rank`: one number stands for all ranks."""
+    """The entry of each rank, from any form of `_shorten_by_rank`: one number stands for all ranks."""
     if name not in raw:
         raise EvidenceError(f"{where} has no column {name}")
     column = raw[name]

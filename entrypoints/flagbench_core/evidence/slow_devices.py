@@ -1,4 +1,7 @@
-"""Devices of one run that are slower than the others."""
+"""Finds devices of one run that are slower than the others, by the rates that each of them measured.
+
+`derive` uses it for a record, and the acceptance of a machine for its own limits.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ from flagbench_core.evidence.roofs import spread
 from flagbench_core.stats import summary
 
 LEAST_SLOW = 0.05
-"""A device that is slower than the others by less does not count as slow: equal chips differ by their power."""
+"""The share by which a slow device is slower than the others, at least: equal chips differ by the power they need."""
 ERRORS = 3.0
 """A slow device is slower by at least this number of standard errors of the median of its measurements."""
+MEDIAN_ERROR = 1.253
+"""The standard error of a median relative to that of a mean, for normal values: sqrt(pi / 2)."""
 
 
 def share_of_others(rates: Sequence[float], rank: int) -> float:
-    """The rate of one of several devices over the median rate of the others; 1 if that is 0."""
+    """The ratio of the rate of one of several devices to the median rate of the others; 1 if that is 0."""
     others = summary.median([*rates[:rank], *rates[rank + 1 :]])
     if not others:
         return 1.0
@@ -24,9 +29,9 @@ def share_of_others(rates: Sequence[float], rank: int) -> float:
 
 
 def slowest_device(rates: Sequence[float]) -> dict[str, Any] | None:
-    """The slowest of several devices, by rank: its rate, and its share of the median of the others.
+    """The slowest of several devices as {rank, value, share}, the first of equals; None for one device alone.
 
-    The first of equals; None for one device alone. Not a share of the middle one, which of two devices is the slower.
+    `value` is its rate, and `share` the ratio of that rate to the median of the others.
     """
     if len(rates) < 2:
         return None
@@ -34,21 +39,28 @@ def slowest_device(rates: Sequence[float]) -> dict[str, Any] | None:
     return {"rank": rank, "value": rates[rank], "share": share_of_others(rates, rank)}
 
 
-def slow_overall(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The devices that are slow in all measurements together, each with the median share of the others' rate.
+def find_slow_devices(measurements: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The devices that are slow in all measurements together, as {rank, share}.
 
-    What disturbs a device for a second changes a measurement, and not most of them. The standard error of a median is
-    1.253 times that of a mean, for normal values.
+    `share` is the ratio of the device's rate to the median of the others, as the median over the measurements: a
+    disturbance of a second changes one measurement, and not most of them.
+
+    Args:
+        measurements: each has the rates of the devices in `devices`, if they were measured one by one.
     """
-    of_devices = [measurement["devices"] for measurement in measured if len(measurement.get("devices", ())) > 1]
-    if not of_devices:
+    rates_by_measurement = []
+    for measurement in measurements:
+        rates = measurement.get("devices", ())
+        if len(rates) > 1:
+            rates_by_measurement.append(rates)
+    if not rates_by_measurement:
         return []
     shares = []
-    for rank in range(len(of_devices[0])):
-        shares.append([share_of_others(rates, rank) for rates in of_devices])
+    for rank in range(len(rates_by_measurement[0])):
+        shares.append([share_of_others(rates, rank) for rates in rates_by_measurement])
     # The noise is that of a typical device: the measurements of a single one may agree by chance.
     noise = summary.median([spread(device_shares) for device_shares in shares])
-    allowed = max(LEAST_SLOW, ERRORS * 1.253 * noise / math.sqrt(len(of_devices)))
+    allowed = max(LEAST_SLOW, ERRORS * MEDIAN_ERROR * noise / math.sqrt(len(rates_by_measurement)))
     slow = []
     for rank, device_shares in enumerate(shares):
         share = summary.median(device_shares)

@@ -1,6 +1,7 @@
-"""Large objects: files to and from a bucket by boto3's own transfers, in parts of which several are under way.
+"""Copies large files to and from a bucket by boto3's transfers, which send several parts at a time.
 
-A transfer that was killed starts from the beginning; the parts that an upload left are then removed.
+Archives of images and bundles of runs are stored this way. A transfer that was killed starts from the beginning; the
+parts that a killed upload left are removed after the next upload of the same object.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from flagbench_core.s3.client import transfer_config
 from flagbench_core.s3.errors import S3Error
 
 _CHUNK = 2**20
+"""Bytes of a file that are read at a time to compute its checksum."""
 _ENDED = ("NoSuchUpload", "NoSuchKey")
-"""The error code for an upload in parts that was completed or aborted."""
+"""Error codes for an upload in parts that was completed or aborted; which one depends on the service."""
 
 
 def sha256_of(path: Path) -> str:
@@ -38,35 +40,41 @@ def put_file(
     *,
     content_type: str = "application/octet-stream",
     show: Callable[[int], None] | None = None,
-    **more: str,
+    **options: str,
 ) -> bool:
-    """Keep a file under a key that contains its sha256. Returns whether it was sent: False if it existed.
+    """Upload a file to a key that contains its sha256. Returns whether it was sent: False if it existed.
 
-    The end of an upload in parts overwrites even where a put would not; because the key names the content, two
-    writers of one key write the same bytes.
+    An upload in parts replaces an existing object, for which S3 has no condition as it has for a single put. This is
+    safe because the key names the content: two writers of one key write the same bytes.
 
     Args:
-        show: called by boto3's threads with the bytes that were sent since the last call, negative if they are
-            sent again.
-        more: further arguments of the upload, as boto3 has them.
+        bucket: the bucket.
+        key: the key of the object.
+        path: the file.
+        sha256: the sha256 of the file, hexadecimal, which becomes metadata of the object.
+        content_type: the MIME type of the object.
+        show: called by boto3's threads with the number of bytes that were sent since the last call, negative if they
+            are sent again.
+        options: further arguments of the upload, by boto3's names, such as ACL.
 
     Raises S3Error, `damaged` if the object has other bytes, and OSError if the file cannot be read.
     """
-    size, name = path.stat().st_size, bucket.name(key)
+    size = path.stat().st_size
+    name = bucket.name(key)
     if _exists(bucket, key, size, sha256):
         return False
-    options: dict[str, Any] = {
-        "ExtraArgs": {"ContentType": content_type, "Metadata": {"sha256": sha256}, **more},
+    arguments: dict[str, Any] = {
+        "ExtraArgs": {"ContentType": content_type, "Metadata": {"sha256": sha256}, **options},
         "Callback": show,
         "Config": transfer_config(),
     }
     try:
         bucket.attempt(
-            lambda client: client.upload_file(str(path), bucket.address.bucket, name, **options),
+            lambda client: client.upload_file(str(path), bucket.address.bucket, name, **arguments),
             f"{bucket.location(key)} was not confirmed as stored",
         )
     except S3Error as error:
-        # The upload ended already: the answer was lost, or another writer of the same file has finished first.
+        # The upload has ended: the answer to its end was lost, or another writer of the same file finished first.
         if error.code not in _ENDED or not _exists(bucket, key, size, sha256):
             raise
     abort_leftovers(bucket, name, size)
@@ -76,13 +84,15 @@ def put_file(
 def get_file(
     bucket: Bucket, key: str, path: Path, *, size: int, sha256: str, show: Callable[[int], None] | None = None
 ) -> None:
-    """Download an object to `path`, whole or not at all, and verify its sha256. For one process at a time.
+    """Download an object to `path`, completely or not at all, and verify its sha256.
 
-    A file that already has these bytes is left as it is.
+    Two processes must not download to one path at a time. A file that has these bytes already is left as it is.
+    `show` is called with the number of bytes that were received since the last call.
 
     Raises S3Error, `damaged` if the object has other bytes, and OSError if the file cannot be written.
     """
-    if path.is_file() and path.stat().st_size == size and sha256_of(path) == sha256:
+    has_size = path.is_file() and path.stat().st_size == size
+    if has_size and sha256_of(path) == sha256:
         return
     part = path.with_name(f".{path.name}.part")  # the next attempt overwrites what a kill leaves
     try:
@@ -116,7 +126,10 @@ def _download(bucket: Bucket, key: str, path: Path, show: Callable[[int], None] 
 
 
 def _exists(bucket: Bucket, key: str, size: int, sha256: str) -> bool:
-    """Whether a file exists; False if the key may not ask."""
+    """Whether the bucket has an object with these bytes; False also if the credentials do not allow to ask.
+
+    Raises S3Error, `damaged` if the object has other bytes.
+    """
     head = bucket.head(key)
     if head is None:
         return False
@@ -130,13 +143,14 @@ def _exists(bucket: Bucket, key: str, size: int, sha256: str) -> bool:
 
 
 def abort_leftovers(bucket: Bucket, name: str, size: int) -> None:
-    """Remove the parts that killed uploads and copies of this object left, which no listing of objects shows.
+    """Remove the parts that killed uploads and copies of an object left, which no listing of objects shows.
 
-    Another writer that is still sending the same file is told NoSuchUpload, and finds the object.
+    `name` is the object's full name in the bucket and `size` its bytes: a small one is not sent in parts. Another
+    writer that is still sending the same file gets the error NoSuchUpload, and then finds the object.
     """
     if size < transfer_config().multipart_threshold:
         return
-    with suppress(S3Error):  # a key that may not list or abort uploads
+    with suppress(S3Error):  # the credentials may not allow to list or abort uploads
         for upload in bucket.ask("list_multipart_uploads", Prefix=name).get("Uploads", ()):
             if upload["Key"] == name:
                 bucket.ask("abort_multipart_upload", Key=name, UploadId=upload["UploadId"])

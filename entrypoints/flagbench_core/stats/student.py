@@ -11,8 +11,15 @@ import math
 from functools import lru_cache
 
 _TINY = 1e-300
+"""The number that takes the place of 0 as a denominator in Lentz's algorithm."""
 _PRECISION = 1e-15
+"""The continued fraction ends if its last term changes it by a smaller share: a few units of the last digit."""
 _MOST_TERMS = 10_000
+"""The most rounds of the continued fraction: far more than the 40 that it took for up to _NEARLY_NORMAL degrees."""
+_MOST_ITERATIONS = 200
+"""The most steps to a quantile: far more than the 30 that it took from one degree of freedom on."""
+_QUANTILE_PRECISION = 1e-13
+"""A quantile is found if the last step changed it by a smaller share."""
 _NEARLY_NORMAL = 1e6
 """From this number of degrees of freedom on, a normal approximation is exact to 1e-8."""
 
@@ -29,23 +36,29 @@ def t_tail(t: float, df: float) -> float:
 
 def t_quantile(p: float, df: float) -> float:
     """The value that Student's t with `df` > 0 degrees of freedom stays below with probability `p` > 0.5."""
-    return _upper(1 - p, df)
+    return _exceeded_with(1 - p, df)
 
 
 def t_two_sided(level: float, df: float) -> float:
     """The half-width, in standard errors, of a two-sided interval of `level`, such as 0.95."""
     # The tail and not 1 - level: a level of 0.99999 keeps its digits.
-    return _upper((1 - level) / 2, df)
+    return _exceeded_with((1 - level) / 2, df)
 
 
 @lru_cache(maxsize=1024)
-def _upper(tail: float, df: float) -> float:
-    """The positive value that t exceeds with probability `tail`, by Newton's method on its logarithm, bracketed."""
-    low, high = 0.0, 1.0
+def _exceeded_with(tail: float, df: float) -> float:
+    """The positive value that Student's t exceeds with probability `tail`.
+
+    It is the root of log(t_tail(t)) = log(tail), by Newton's method, for which the logarithm is nearly straight. The
+    root is kept between `low` and `high`; a step that leaves them is replaced by one of bisection.
+    """
+    low = 0.0
+    high = 1.0
     while t_tail(high, df) > tail:
-        low, high = high, high * 2
+        low = high
+        high *= 2
     t = (low + high) / 2
-    for _ in range(200):
+    for _ in range(_MOST_ITERATIONS):
         probability = t_tail(t, df)
         if probability > tail:
             low = t
@@ -54,14 +67,17 @@ def _upper(tail: float, df: float) -> float:
         following = t + _newton_step(t, df, probability, tail)
         if not low <= following <= high:
             following = (low + high) / 2
-        if abs(following - t) <= 1e-13 * t:
+        if abs(following - t) <= _QUANTILE_PRECISION * t:
             return following
         t = following
     return t
 
 
 def _newton_step(t: float, df: float, probability: float, tail: float) -> float:
-    """The step from `t`, which is exceeded with `probability`, towards `tail`; infinite where the slope is lost."""
+    """The step of Newton's method from `t`, which is exceeded with `probability`, towards that exceeded with `tail`.
+
+    Infinite if the probability or its slope is too small for a float.
+    """
     if probability <= 0:
         return math.inf
     slope = _density(t, df) / probability
@@ -82,20 +98,26 @@ def _to_normal(t: float, df: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), with `rest` = 1 - x given apart to keep its digits."""
+    """The regularised incomplete beta function I_x(a, b); `rest` is 1 - x, which the caller knows to more digits."""
     if x <= 0:
         return 0.0
     if rest <= 0:
         return 1.0
     log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
+    # The fraction converges fast below the mean of the distribution; above, I_x(a, b) = 1 - I_{1-x}(b, a).
     if x < (a + 1) / (a + b + 2):
         return math.exp(log) * _fraction(a, b, x) / a
     return 1 - math.exp(log) * _fraction(b, a, rest) / b
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function."""
-    c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
+    """The continued fraction of the incomplete beta function, by the modified Lentz algorithm.
+
+    `c` and `d` are the ratios of successive numerators and of successive denominators, as in Numerical Recipes. Each
+    round has an even and an odd term.
+    """
+    c = 1.0
+    d = 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
     fraction = d
     for m in range(1, _MOST_TERMS):
         for term in (
@@ -111,6 +133,7 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 
 def _away_from_zero(number: float) -> float:
+    """The number, or _TINY if it is too near to 0 to divide by."""
     if abs(number) > _TINY:
         return number
     return _TINY

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 MIN_DRIFT_STEPS = 20
+"""The least number of steps that have a drift: the median of fewer than ten steps is not steady itself."""
 
 
 def median(values: Sequence[float]) -> float:

@@ -29,7 +29,7 @@ def test_equal_stages_have_the_predicted_bubble(stages: int, micro_batches: int)
     found = bubbles_of(ranks, 0, 3, layout)
     predicted = (stages - 1) / (micro_batches + stages - 1)
     assert found == {rank: pytest.approx(predicted) for rank in range(stages)}
-    told = pipeline.facts([*found.values()], layout.pp)
+    told = pipeline.summarise([*found.values()], layout.pp)
     assert told["measured_bubble"] == pytest.approx(predicted)
     assert told["measured_bubble_of_stages"] == [pytest.approx(predicted)] * stages
 
@@ -57,7 +57,7 @@ def test_each_rank_belongs_to_its_own_pipeline() -> None:
     found = bubbles_of(ranks, 0, 1, layout)
     for rank, bubble in found.items():
         assert bubble == pytest.approx((0.5, 0.25)[layout.coordinates(rank).pp])
-    told = pipeline.facts([*found.values()], layout.pp)
+    told = pipeline.summarise([*found.values()], layout.pp)
     assert told["measured_bubble_of_stages"] == [pytest.approx(0.5), pytest.approx(0.25)]
     assert told["measured_bubble"] == pytest.approx(0.375)
 
@@ -70,7 +70,7 @@ def test_nothing_is_reported_unless_all_was_measured(lacking: int) -> None:
     assert bubbles_of(ranks, 0, 2, layout) != {}
     assert bubbles_of(ranks, 0, 3, layout) == {}
     assert bubbles_of(ranks, 3, 3, layout) == {}
-    assert pipeline.facts([], 2) == {}
+    assert pipeline.summarise([], 2) == {}
 
 
 def measured(computing: tuple[float, float]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from flagbench_core.evidence.roofs import (
     spread,
 )
 from flagbench_core.evidence.section import MEASURE, WINDOW, Section, Span, read_section
-from flagbench_core.evidence.slow_devices import slow_overall, slowest_device
+from flagbench_core.evidence.slow_devices import find_slow_devices, slowest_device
 
 PRODUCT = {"operation": "matmul", "precision": "bf16", "shape": [8192, 4096, 2048]}
 
@@ -69,9 +69,9 @@ def made_up(seed: int, slower: float) -> list[dict[str, Any]]:
 
 def test_a_slow_device_is_slow_in_all_measurements_together() -> None:
     for seed in range(20):
-        assert [each["rank"] for each in slow_overall(made_up(seed, 1 / 1.2))] == [3]
-        assert slow_overall(made_up(seed, 1.0)) == []
-    assert slow_overall([{"devices": [1.0]}]) == []
+        assert [each["rank"] for each in find_slow_devices(made_up(seed, 1 / 1.2))] == [3]
+        assert find_slow_devices(made_up(seed, 1.0)) == []
+    assert find_slow_devices([{"devices": [1.0]}]) == []
 
 
 def test_the_slowest_of_eight_devices_is_not_the_middle_one() -> None:

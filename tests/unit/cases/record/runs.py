@@ -143,7 +143,7 @@ def section_of(
 def bubbles_of(ranks: dict[int, list[Step]], first: int, count: int, layout: Layout) -> dict[int, float]:
     """The bubble of each rank in a window of steps `first` to `count`; empty if it was not measured."""
     window = Stretch([span_of(Border("train", "window", first, count), ranks, 1)], 1)
-    return dict(enumerate(pipeline.bubbles(window, layout.world, layout.pp)))
+    return dict(enumerate(pipeline.measure_bubbles(window, layout.world, layout.pp)))
 
 
 def facts_of(**changes: Any) -> Facts:

@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> str:
 @pytest.fixture
 def locked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing below /locked can be written; said by hand, since root may write anywhere."""
-    monkeypatch.setattr(user_home, "_writable", lambda path: bool(path) and not path.startswith("/locked"))
+    monkeypatch.setattr(user_home, "_is_writable", lambda path: bool(path) and not path.startswith("/locked"))
 
 
 @pytest.mark.parametrize("env", [{}, {"HOME": ""}, {"HOME": "/locked"}, {"HOME": "/locked", "HF_HOME": "/locked/c"}])
