@@ -38,10 +38,13 @@ class LocalRanks:
     # -- processes -------------------------------------------------------------------------------------------
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Start a process for each rank; call this in the main thread. Raises OSError.
+        """Start a process for each rank. Raises OSError.
 
-        They import torch, but use no device before `release`. To the variables of torch's launcher, `environment`
-        adds those that are equal on all ranks.
+        They import torch, but use no device before `release`. Call this in the main thread: the kernel ends a rank
+        with the thread that started it.
+
+        Args:
+            environment: the variables of every rank. Those by which ranks differ are added, as by torch's launcher.
         """
         gpus = len(self._readers)
         for local_rank, reader in enumerate(self._readers):

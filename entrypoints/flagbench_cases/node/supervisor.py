@@ -39,7 +39,7 @@ from flagbench_core.evidence.section import kind_of
 from flagbench_core.exit_codes import ExitCode
 
 POLL = 0.1
-# The same before the ranks may use their devices: they and the sampler need a second for it.
+# The same until the ranks may use their devices, which takes them and the sampler about a second.
 START_POLL = 0.02
 # Limit until the ranks start: they import torch, possibly from a slow disk, and wait for the other nodes.
 START_SECONDS = 300.0
@@ -294,7 +294,7 @@ class Run:
         """Wait until a rank fails or all have ended (None), or for an interruption, a hang or the time limit."""
         began = moved = time.monotonic()
         beats: list[int] = []
-        pause = START_POLL
+        released = False
         done = Lasting()
         while self.ranks.running():
             if self.interruption:
@@ -308,8 +308,8 @@ class Run:
                 return self._removed_outcome(removed)
             self.bar.show(states[0])
             clock = time.monotonic()
-            if pause == START_POLL and self._release_ranks(states):
-                pause = POLL
+            if not released:
+                released = self._release_ranks(states)
             current = [-1 if state is None else state.beat for state in states]
             if current != beats:
                 beats, moved = current, clock
@@ -325,7 +325,10 @@ class Run:
                 return self._hang_outcome(done_seconds)
             if self.limits.total is not None and clock - began > self.limits.total:
                 return self._time_limit_outcome(self.limits.total)
-            time.sleep(pause)
+            if released:
+                time.sleep(POLL)
+            else:
+                time.sleep(START_POLL)
         self._ends = self.ranks.find_ends()
         if self._was_interrupted():
             return self._interrupted()
