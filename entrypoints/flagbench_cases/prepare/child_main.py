@@ -101,7 +101,8 @@ def check(plan: dict[str, Any], progress: Progress, folders: dict[str, Any]) -> 
 def import_prepare(case: str) -> Any:
     """Import the `prepare` module of a case. Raises UsageError if it has none.
 
-    The module has WANTS and LICENCES, by kind of source, and the functions `prepare_data` and `prepare_weights`.
+    Each such module has the same interface, which this file uses by name: WANTS, what each option takes; LICENCES,
+    the licence of each source, by option; `prepare_data`, and `prepare_weights` if it supports --weights.
     """
     name = f"flagbench_cases.cases.{package_of(case)}.prepare"
     if importlib.util.find_spec(name) is None:

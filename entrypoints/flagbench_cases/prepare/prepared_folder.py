@@ -17,7 +17,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 from flagbench_cases.prepare.writer import Writer, writing
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.files import KINDS, SCHEMA, Reading, is_plain, open_file, sum_of
+from flagbench_cases.shared.files import KINDS, SCHEMA, Reading, Report, is_plain, open_file, sum_of
 from flagbench_core.data_folders import INDEX, locate
 
 __all__ = ["PreparedFolder", "Verification", "Writer", "open_folder", "writing"]
@@ -96,7 +96,7 @@ def open_folder(
     kind: str,
     formats: Sequence[str] | None = None,
     verify: Verification = Verification.SMALL_FILES,
-    report: Any = None,
+    report: Report | None = None,
 ) -> PreparedFolder:
     """Open a prepared folder, or the one of this kind below it, and verify it.
 
@@ -106,7 +106,7 @@ def open_folder(
         kind: `data` or `weights`.
         formats: formats that the caller can read; None accepts any.
         verify: how the files are compared with the index.
-        report: called with ("check", bytes read, bytes to read) while checksums are computed.
+        report: called with ("check", bytes read, bytes to read, "bytes") while checksums are computed.
 
     Raises:
         DataError: the folder is missing, damaged, or of another case, kind or format.
@@ -123,7 +123,7 @@ def open_folder(
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error})", prepare_again(case, kind)) from None
     index = _parse_index(content, path, case, kind)
-    _check_use(index, folder, case, kind, formats)
+    _check_purpose(index, folder, case, kind, formats)
     opened = PreparedFolder(
         folder=folder,
         case=index["case"],
@@ -136,6 +136,11 @@ def open_folder(
     )
     _check_files(opened, verify, report)
     return opened
+
+
+def prepare_again(case: str, kind: str) -> str:
+    """Return the remedy for a damaged folder."""
+    return f"prepare it again: flagbench prepare {case} --{kind} SOURCE -o OUT --force"
 
 
 def _parse_index(content: bytes, path: str, case: str, kind: str) -> dict[str, Any]:
@@ -152,7 +157,9 @@ def _parse_index(content: bytes, path: str, case: str, kind: str) -> dict[str, A
     return index
 
 
-def _check_use(index: Mapping[str, Any], folder: str, case: str, kind: str, formats: Sequence[str] | None) -> None:
+def _check_purpose(
+    index: Mapping[str, Any], folder: str, case: str, kind: str, formats: Sequence[str] | None
+) -> None:
     """Raise DataError if a folder is for another case or kind, or in none of the formats (None accepts any)."""
     for key, wanted in (("case", case), ("kind", kind)):
         if index[key] != wanted:
@@ -168,11 +175,6 @@ def _check_use(index: Mapping[str, Any], folder: str, case: str, kind: str, form
         )
 
 
-def prepare_again(case: str, kind: str) -> str:
-    """Return the remedy for a damaged folder."""
-    return f"prepare it again: flagbench prepare {case} --{kind} SOURCE -o OUT --force"
-
-
 def _check_structure(index: dict[str, Any]) -> None:
     """Raise ValueError if anything in an index is missing or has the wrong type. Names must be plain file names.
 
@@ -181,8 +183,9 @@ def _check_structure(index: dict[str, Any]) -> None:
     for key, expected_type in (("case", str), ("kind", str), ("format", str), ("facts", dict), ("files", dict)):
         if not isinstance(index.get(key), expected_type):
             raise ValueError(f"{key} is missing or has the wrong type")
-    if not isinstance(index.get("sources", []), list):
-        raise ValueError("sources is not a list")
+    sources = index.get("sources", [])
+    if not isinstance(sources, list) or not all(map(_is_source, sources)):
+        raise ValueError("sources is not a list of files with their names, sizes and checksums")
     if index["kind"] not in KINDS or not index["files"]:
         raise ValueError("its kind is neither data nor weights, or it lists no files")
     for name, facts in index["files"].items():
@@ -202,6 +205,11 @@ def _has_size_and_checksum(facts: Any) -> bool:
     return isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
 
 
+def _is_source(facts: Any) -> bool:
+    """Return whether a value is a file's name, size and checksum. The name is only shown, and may be any text."""
+    return _has_size_and_checksum(facts) and isinstance(facts.get("name"), str)
+
+
 def _quoted(value: Any) -> str:
     """Return a value from a file, quoted and shortened for a message."""
     return repr(value)[:_MAX_NAME_LENGTH]
@@ -214,7 +222,7 @@ def _needs_checksum(size: int, verify: Verification) -> bool:
     return verify is Verification.CHECKSUMS
 
 
-def _check_files(opened: PreparedFolder, verify: Verification, report: Any) -> None:
+def _check_files(opened: PreparedFolder, verify: Verification, report: Report | None) -> None:
     """Raise DataError for a file that is missing, has another size or, if that is verified, another checksum."""
     remedy = prepare_again(opened.case, opened.kind)
     files_to_sum = {}

@@ -15,7 +15,7 @@ CLEAR_LINE = "\r\x1b[2K"
 
 
 class Progress:
-    """A function that shows how much of a phase is done.
+    """A `Report` that shows how much of a phase is done.
 
     It is called with the name of a phase, the amount done and the total amount (0 if unknown), in bytes or in a unit
     of the case, such as examples.

@@ -15,12 +15,12 @@ import json
 import os
 import shutil
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 from flagbench_cases.prepare.disk import FULL, SLACK, file_lock, free_bytes, is_full
 from flagbench_cases.prepare.progress import readable
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
-from flagbench_cases.shared.files import SCHEMA, Reading, is_plain, sum_of, sync
+from flagbench_cases.shared.files import SCHEMA, Reading, Report, is_plain, sum_of, sync
 from flagbench_core import __version__
 from flagbench_core.data_folders import INDEX
 from flagbench_core.exit_codes import ExitCode
@@ -33,7 +33,7 @@ MAX_NAME_LENGTH = 80
 class Writer:
     """The interface through which a case's `prepare` writes its files, and the facts about them. See `writing`."""
 
-    def __init__(self, folder: str, case: str, kind: str, licence: str | None, report: Callable[..., None] | None):
+    def __init__(self, folder: str, case: str, kind: str, licence: str | None, report: Report | None):
         self.folder = folder
         self.case = case
         self.kind = kind
@@ -143,7 +143,7 @@ def writing(
     kind: str,
     licence: str | None = None,
     force: bool = False,
-    report: Callable[..., None] | None = None,
+    report: Report | None = None,
 ) -> Iterator[Writer]:
     """Return a context manager with a Writer, whose folder becomes OUT/KIND on success and is removed otherwise.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from typing import Any, Iterable
+from typing import Any, Iterable, Protocol
 
 from flagbench_cases.shared.errors import DataError
 from flagbench_core.data_folders import INDEX
@@ -83,6 +83,17 @@ def _describe_type(status: int) -> str:
     return "a file"
 
 
+class Report(Protocol):
+    """A function that is told how much of a phase is done; `prepare` shows it to the user (prepare/progress.py)."""
+
+    def __call__(self, phase: str, done: int, total: int, unit: str = "") -> None:
+        """Report `done` of `total` (0: unknown), in `bytes` or, if `unit` is empty, in a unit of the case."""
+
+
+def report_nothing(phase: str, done: int, total: int, unit: str = "") -> None:
+    """The Report for sets that are so small that nobody waits for them."""
+
+
 class Reading:
     """Counts the bytes that are read from several files, and reports them for a progress line.
 
@@ -90,7 +101,7 @@ class Reading:
     unit; None to report nothing.
     """
 
-    def __init__(self, phase: str, total: int, report: Any = None) -> None:
+    def __init__(self, phase: str, total: int, report: Report | None = None) -> None:
         self.phase = phase
         self.total = total
         self.done = 0

@@ -69,17 +69,23 @@ class _Stream(io.TextIOWrapper):
 
 
 class Stderr:
-    """A context manager in which descriptor 2 and `sys.stderr` accept everything written to them."""
+    """A context manager in which descriptor 2 and `sys.stderr` accept everything written to them.
+
+    At exit, descriptor 2 is the original stderr again. The exit waits up to LAST_SECONDS for the output that is still
+    in the pipe.
+    """
 
     def __init__(self) -> None:
         self._original = -1
-        """A duplicate of the original stderr."""
+        """A duplicate of the original stderr, with which the exit restores descriptor 2."""
         self._target = -1
-        """The descriptor that the output is forwarded to."""
+        """The descriptor that the output is forwarded to. It is not `_original`, because it may be non-blocking."""
         self._reading = -1
         """The end of the pipe that the thread reads."""
         self._thread: threading.Thread | None = None
+        """The thread that forwards the output; None if it could not be started, so that nothing is forwarded."""
         self._patience = PATIENCE_SECONDS
+        """How long the next write waits: PATIENCE_SECONDS, or 0 after output was dropped, until some is accepted."""
 
     def __enter__(self) -> Stderr:
         open_standard()
@@ -104,6 +110,7 @@ class Stderr:
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
+        # sys.stderr stays: it writes to descriptor 2, whichever file that is.
         pipe = os.fstat(2)
         for descriptor in (1, 2):  # stdout may have been redirected into the pipe
             if os.path.samestat(os.fstat(descriptor), pipe):

@@ -1,13 +1,19 @@
-"""`flagbench prepare aquila-33b`: converts LAMBADA into token ids, and a checkpoint into safetensors."""
+"""`flagbench prepare aquila-33b`: converts LAMBADA into token ids, and a checkpoint into safetensors.
+
+`flagbench prepare` imports this module by the name of the case (prepare/child_main.py), and uses its WANTS, LICENCES,
+prepare_data and prepare_weights.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any, Callable
+from typing import Any
 
 from flagbench_cases.cases.aquila_33b import sentences, tokens
 from flagbench_cases.prepare.llama import convert, megatron
+from flagbench_cases.prepare.writer import Writer
 from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.shared.files import Report
 
 CASE = sentences.CASE
 TEXTS = ("lambada_test_bak.jsonl", "lambada_test.jsonl")
@@ -18,19 +24,17 @@ WANTS = {
     "folder of the model",
     "vocabulary": "a folder with vocab.json, merges.txt and special_tokens.txt (in it or in tokenizer/)",
 }
-"""The sources that `prepare` takes, by option."""
+"""What each option of `flagbench prepare` takes; a case supports no other options."""
 LICENCES = {
     "data": "LAMBADA: the licence of the texts is unclear, they are from the novels of BookCorpus; the file is "
     "published by cybertronai/bflm, without a licence",
     "weights": "BAAI Aquila Model Licence Agreement",
     "vocabulary": "Apache 2.0, published with FlagScale",
 }
-
-Report = Callable[[str, int, int], None]
-"""Called with the name of a phase, the amount done, and the total amount."""
+"""The licence of each source, by option. They are written into the prepared folders."""
 
 
-def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Writer, report: Report) -> None:
     """Tokenise LAMBADA for a preset through a Writer. Raises DataError, or UsageError without a vocabulary."""
     if vocabulary is None:
         raise UsageError("text cannot be tokenised without a vocabulary", tokens.REMEDY)
@@ -63,7 +67,7 @@ def find_vocabulary(folder: str) -> str:
     return folder
 
 
-def prepare_weights(source: str, preset: dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_weights(source: str, preset: dict[str, Any], writer: Writer, report: Report) -> None:
     """Convert a checkpoint folder of a preset's model to llama-safetensors/v1 through a Writer. Raises DataError."""
     model = preset["model"]
     for folder in (source, os.path.join(source, "ckpts")):
@@ -75,5 +79,6 @@ def prepare_weights(source: str, preset: dict[str, Any], writer: Any, report: Re
             f"{source} has neither {megatron.TRACKER} (in it or in ckpts/) nor config.json",
             "set --weights to the published checkpoint folder, or to a Hugging Face folder",
         )
+    # Aquila has the architecture of Llama, so that a folder of it can have either type. All sizes are compared.
     convert.convert(source, model, writer, report, model_types=("aquila", "llama"))
     writer.fact(vocabulary_padding="none", vocabulary_padding_rows=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from flagbench_cases.cases.aquila_33b.tokens import Tokeniser
 from flagbench_cases.prepare import json_lines, prepared_folder
 from flagbench_cases.prepare.prepared_folder import PreparedFolder
 from flagbench_cases.prepare.synthetic import lognormal
+from flagbench_cases.prepare.writer import Writer
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import Report, report_nothing
 
 FORMAT = "aquila-sentences/v1"
 """The name and version of the format of prepared folders: tokens.npy and offsets.npy, see SentenceSet."""
@@ -34,9 +36,6 @@ SHORTEST = 61
 """The least number of tokens of a random sentence: that of LAMBADA's."""
 PAD = 0
 """The id of padding."""
-
-Report = Callable[[str, int, int], None]
-"""Called with the name of a phase, the amount done, and the total amount."""
 
 
 class SentenceSet(torch.utils.data.Dataset):
@@ -103,7 +102,7 @@ def synthetic(count: int, length: int, vocabulary_size: int, seed: int) -> Sente
     return SentenceSet(tokens, offsets, length)
 
 
-def tokenise(path: str, tokeniser: Tokeniser, length: int, report: Report = lambda *_: None) -> SentenceSet:
+def tokenise(path: str, tokeniser: Tokeniser, length: int, report: Report = report_nothing) -> SentenceSet:
     """Tokenise a JSONL file. As in the publisher's reader, lines without `text` are skipped. Raises DataError.
 
     `length`: the sequence length, which limits the characters of a text, and then its tokens.
@@ -119,7 +118,7 @@ def tokenise(path: str, tokeniser: Tokeniser, length: int, report: Report = lamb
     return SentenceSet(np.concatenate(sentences), offsets, length)
 
 
-def write(sentences: SentenceSet, writer: Any) -> None:
+def write(sentences: SentenceSet, writer: Writer) -> None:
     """Write a set through a Writer."""
     np.save(writer.path("tokens.npy"), sentences.tokens)
     np.save(writer.path("offsets.npy"), sentences.offsets)

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from array import array
 from random import Random
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Iterator, NamedTuple, Sequence
 
 from flagbench_cases.cases.glm.overlap import best_f1, normalised_words
 from flagbench_cases.cases.glm.ragged import Builder, Special
 from flagbench_cases.prepare import json_lines
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import Report
 
 ASCII_PUNCTUATION = {0x201C: '"', 0x201D: '"', 0x2018: "'", 0x2019: "'", 0x2013: "-"}
 """The ASCII characters that replace typographic quotes and dashes, for str.translate."""
@@ -39,9 +40,6 @@ FRAME = 4
 CHUNK = 512
 """Texts that are encoded at a time, so that progress is reported often."""
 REMEDY = "download SuperGLUE's ReCoRD again, or correct the line"
-
-Report = Callable[[str, int, int], None]
-"""Called with the name of a phase, the amount done, and the total amount."""
 
 
 class Choices(NamedTuple):

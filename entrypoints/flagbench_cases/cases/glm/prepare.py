@@ -1,9 +1,13 @@
-"""`flagbench prepare glm`: converts published or raw ReCoRD and the published checkpoint into prepared folders."""
+"""`flagbench prepare glm`: converts published or raw ReCoRD and the published checkpoint into prepared folders.
+
+`flagbench prepare` imports this module by the name of the case (prepare/child_main.py), and uses its WANTS, LICENCES,
+prepare_data and prepare_weights.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +16,9 @@ from flagbench_cases.cases.glm.data import EXPECTED, HDF5_FORM, JSONL_FORM, cond
 from flagbench_cases.cases.glm.ragged import FORMAT, Builder, Special, choice_lengths, save
 from flagbench_cases.prepare import pickles
 from flagbench_cases.prepare.wordpiece import read_vocabulary
+from flagbench_cases.prepare.writer import Writer
 from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.shared.files import Report
 
 WANTS = {
     "data": "the unpacked glm_train_dataset (ReCoRD/glm_train_eval_hdf5_sparse), or SuperGLUE's ReCoRD folder with "
@@ -21,13 +27,14 @@ WANTS = {
     "vocabulary": "vocab.txt of bert-large-uncased; needed for train.jsonl and val.jsonl, and with the HDF5 for F1 "
     "over words",
 }
-"""The sources that `prepare` takes, by option."""
+"""What each option of `flagbench prepare` takes; a case supports no other options."""
 ARCHIVE = "the archive is on BAAI's model hub, behind a login"
 LICENCES = {
     "data": "ReCoRD is based on CNN and Daily Mail articles; whether it may be redistributed is unclear",
     "weights": f"the checkpoint's licence is not stated; GLM's code is MIT; {ARCHIVE}",
     "vocabulary": "Apache-2.0, as bert-large-uncased",
 }
+"""The licence of each source, by option. They are written into the prepared folders."""
 WEIGHTS_FORMAT = "glm-safetensors/v1"
 CHECKPOINT = "mp_rank_00_model_states.pt"
 VOCABULARY_LINES = 30522
@@ -45,9 +52,6 @@ NPY_HEADER_BYTES = 128
 SAFETENSORS_HEADER_BYTES = 2**16
 """More than the size of model.safetensors in addition to its tensors."""
 
-Report = Callable[[str, int, int], None]
-"""Called with the name of a phase, the amount done, and the total amount."""
-
 
 class DataFiles(NamedTuple):
     """The files of the training and the evaluation set."""
@@ -58,7 +62,7 @@ class DataFiles(NamedTuple):
     """Whether they are the published HDF5, rather than text."""
 
 
-def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Writer, report: Report) -> None:
     """Convert both sets of `source` into `glm-cloze/v1` for a preset. Raises DataError."""
     paths, published = find_data(source)
     length = preset["data"]["sequence_length"]
@@ -157,7 +161,7 @@ def published_vocabulary(path: str) -> dict[str, int]:
     return words
 
 
-def prepare_weights(source: str, preset: dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_weights(source: str, preset: dict[str, Any], writer: Writer, report: Report) -> None:
     """Convert a checkpoint of a preset's model into model.safetensors, values unchanged. Raises DataError."""
     from safetensors.torch import save_file
 

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flagbench_cases.cases.glm.dataset_text import Counts, Report
+from flagbench_cases.cases.glm.dataset_text import Counts
 from flagbench_cases.cases.glm.overlap import best_f1, normalised_words, text_of
 from flagbench_cases.cases.glm.ragged import Builder, Special
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import Report
 
 CHUNK = 2048
 """Rows that are read and checked at a time."""

@@ -2,13 +2,16 @@
 
 Format megatron-indexed/v1: llama_00_text_document.bin and .idx. A document is <s>, the tokens of a text, </s>, as
 Megatron-LM's preprocess_data.py writes it with Llama's tokeniser and --append-eod.
+
+`flagbench prepare` imports this module by the name of the case (prepare/child_main.py), and uses its WANTS, LICENCES
+and prepare_data.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +19,9 @@ import torch
 from flagbench_cases.cases.llama2_70b import indexed
 from flagbench_cases.prepare import json_lines
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
+from flagbench_cases.prepare.writer import Writer
 from flagbench_cases.shared.errors import DataError, UsageError
-from flagbench_cases.shared.files import open_file, pieces
+from flagbench_cases.shared.files import Report, open_file, pieces
 
 CASE = "llama2-70b"
 WANTS = {
@@ -25,20 +29,18 @@ WANTS = {
     "dataset: one .bin and one .idx file",
     "vocabulary": "tokenizer.model of Llama 2",
 }
-"""The sources that `prepare` takes, by option."""
+"""What each option of `flagbench prepare` takes; a case supports no other options."""
 LICENCES = {
     "data": "the published sets are from the Pile (Wikipedia) and WuDao; their licences are those of the texts",
     "vocabulary": "Llama 2 Community License",
 }
+"""The licence of each source, by option. They are written into the prepared folders."""
 
 MAX_UINT16_VOCABULARY = 65500
 """Vocabularies below this size are stored as 16 bits, as Megatron does."""
 
-Report = Callable[[str, int, int], None]
-"""Called with the name of a phase, the amount done, and the total amount."""
 
-
-def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Writer, report: Report) -> None:
     """Tokenise text for a preset's model, or copy an indexed dataset, through a Writer.
 
     Raises DataError, and UsageError for text without a vocabulary or tokens with one.
@@ -59,7 +61,7 @@ def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], wr
         writer.source(path)
 
 
-def _copy(prefix: str, vocab_size: int, writer: Any, report: Report) -> None:
+def _copy(prefix: str, vocab_size: int, writer: Writer, report: Report) -> None:
     """Check and copy an indexed dataset. Raises DataError."""
     index = indexed.read_index(prefix)
     indexed.check_tokens(prefix, index, vocab_size)
@@ -77,7 +79,7 @@ def _copy(prefix: str, vocab_size: int, writer: Any, report: Report) -> None:
     writer.fact(tokens=index.tokens, documents=index.documents)
 
 
-def _tokenise(source: str, vocabulary: Vocabulary, writer: Any, report: Report) -> dict[str, int]:
+def _tokenise(source: str, vocabulary: Vocabulary, writer: Writer, report: Report) -> dict[str, int]:
     """Write the texts of a JSONL file as an indexed dataset; returns its numbers of `tokens` and `documents`.
 
     Raises DataError.

@@ -8,14 +8,16 @@ mmlu_subject_ids, mmlu_shots      int16, int8 [questions]
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flagbench_cases.cases.llama2_7b_lora import mmlu, samsum
 from flagbench_cases.cases.llama2_7b_lora.mmlu import MmluVocabulary
 from flagbench_cases.prepare.prepared_folder import PreparedFolder
+from flagbench_cases.prepare.writer import Writer
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import Report
 
 FORMAT = "llama-blocks/v1"
 """The name and version of the format, which a prepared folder states."""
@@ -53,7 +55,7 @@ def tokenise(
     vocabulary: MmluVocabulary,
     length: int,
     shots: int,
-    report: Callable[[str, int, int], None],
+    report: Report,
 ) -> Tokenised:
     """Tokenise samsum's and MMLU's folders as blocks and prompts of at most `length` tokens. Raises DataError.
 
@@ -91,7 +93,7 @@ def tokenise(
     return Tokenised(arrays, facts)
 
 
-def write(tokenised: Tokenised, writer: Any) -> None:
+def write(tokenised: Tokenised, writer: Writer) -> None:
     """Write the arrays and facts through a Writer."""
     writer.format(FORMAT)
     for name, kind in ARRAYS.items():

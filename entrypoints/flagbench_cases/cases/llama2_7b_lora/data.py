@@ -18,6 +18,7 @@ from flagbench_cases.cases.llama2_7b_lora.mmlu import CHOICES, MmluVocabulary
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
 from flagbench_cases.prepare.synthetic import RandomBlocks, lognormal
+from flagbench_cases.shared.files import report_nothing
 
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
 """The folder of the set shipped here."""
@@ -139,7 +140,7 @@ def load(data: dict[str, Any], model: dict[str, Any], folder: str | None, seed: 
     if data["source"] == "shipped":
         vocabulary = MmluVocabulary(os.path.join(TINY, "tokenizer.model"), model["vocab_size"])
         tokenised = blocks.tokenise(
-            samsum.find(TINY), mmlu.find(TINY), vocabulary, data["sequence_length"], data["shots"], lambda *_: None
+            samsum.find(TINY), mmlu.find(TINY), vocabulary, data["sequence_length"], data["shots"], report_nothing
         )
         return _make_sets("the tiny set", tokenised, data, model, blocks.Conditions("shipped", "shipped"))
     prepared = prepared_folder.open_folder(folder or "", "llama2-7b-lora", "data", (blocks.FORMAT,))

@@ -16,7 +16,7 @@ import numpy as np
 
 from flagbench_cases.prepare.llama import vocabulary as llama
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.files import open_file
+from flagbench_cases.shared.files import Report, open_file
 
 CHOICES = ("A", "B", "C", "D")
 SUBJECTS = 57
@@ -228,9 +228,7 @@ def remaining_shots(text: str, shots: list[str], question: str) -> int:
     return INCOMPLETE
 
 
-def prompts(
-    folder: str, vocabulary: MmluVocabulary, length: int, shots: int, report: Callable[[str, int, int], None]
-) -> Prompts:
+def prompts(folder: str, vocabulary: MmluVocabulary, length: int, shots: int, report: Report) -> Prompts:
     """Make prompts of at most `length` tokens of all questions in a folder. Raises DataError."""
     names = subjects(folder)
     ids: list[np.ndarray] = []

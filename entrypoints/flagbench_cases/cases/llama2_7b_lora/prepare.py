@@ -1,13 +1,19 @@
-"""`flagbench prepare llama2-7b-lora`: converts samsum and MMLU into token ids, and a checkpoint into safetensors."""
+"""`flagbench prepare llama2-7b-lora`: converts samsum and MMLU into token ids, and a checkpoint into safetensors.
+
+`flagbench prepare` imports this module by the name of the case (prepare/child_main.py), and uses its WANTS, LICENCES,
+prepare_data and prepare_weights.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any, Callable
+from typing import Any
 
 from flagbench_cases.cases.llama2_7b_lora import blocks, mmlu, samsum
 from flagbench_cases.prepare.llama import convert
+from flagbench_cases.prepare.writer import Writer
 from flagbench_cases.shared.errors import UsageError
+from flagbench_cases.shared.files import Report
 
 CASE = "llama2-7b-lora"
 WANTS = {
@@ -16,18 +22,16 @@ WANTS = {
     "weights": "the Hugging Face folder of Llama-2-7b, safetensors or .bin, in one file or in shards",
     "vocabulary": "tokenizer.model of Llama 2",
 }
-"""The sources that `prepare` takes, by option."""
+"""What each option of `flagbench prepare` takes; a case supports no other options."""
 LICENCES = {
     "data": "samsum: CC BY-NC-ND 4.0 (no commercial use, no distribution of derivatives); MMLU: MIT",
     "weights": "Llama 2 Community License; the download is gated and requires accepting its terms",
     "vocabulary": "Llama 2 Community License, like the weights",
 }
-
-Report = Callable[[str, int, int], None]
-"""Called with the name of a phase, the amount done, and the total amount."""
+"""The licence of each source, by option. They are written into the prepared folders."""
 
 
-def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Writer, report: Report) -> None:
     """Tokenise samsum and MMLU for a preset. Raises DataError, or UsageError without a vocabulary."""
     data = preset["data"]
     _require_real(preset)
@@ -46,7 +50,7 @@ def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], wr
             writer.source(os.path.join(questions, name), name)
 
 
-def prepare_weights(source: str, preset: dict[str, Any], writer: Any, report: Report) -> None:
+def prepare_weights(source: str, preset: dict[str, Any], writer: Writer, report: Report) -> None:
     """Convert a checkpoint folder to llama-safetensors/v1 through a Writer. Raises DataError."""
     _require_real(preset)
     convert.convert(source, preset["model"], writer, report)

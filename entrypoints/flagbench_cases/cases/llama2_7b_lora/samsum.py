@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flagbench_cases.prepare.json_lines import is_text
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.files import open_file
+from flagbench_cases.shared.files import Report, open_file
 
 FILES = {"train": "train.json", "validation": "val.json"}
 """The files of the two sets."""
@@ -103,7 +103,7 @@ def cut(
     pairs: list[Pair],
     vocabulary: Vocabulary,
     length: int,
-    report: Callable[[str, int, int], None],
+    report: Report,
 ) -> Blocks:
     """Concatenate all examples, each between <s> and </s>, in the file's order, and divide them into blocks.
 

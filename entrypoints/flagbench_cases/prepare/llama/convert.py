@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Sequence
 
 import torch
 
 from flagbench_cases.prepare import weights
 from flagbench_cases.prepare.llama import weights_format
+from flagbench_cases.prepare.writer import Writer
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.files import Report
 
 MAX_FILE_BYTES = 4 * 2**30
 """The largest file to write, unless a single tensor is larger."""
@@ -24,9 +26,6 @@ FIXED_CONFIG = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_b
 DEFAULT_THETA = 10000.0
 """The base of the rotary embedding that a config.json without it implies."""
 MODEL_REMEDY = "use a checkpoint of the published model"
-
-Report = Callable[[str, int, int], None]
-"""Called with the name of a phase, the amount done, and the total amount."""
 
 
 def config_of(section: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def rope_theta(folder: str, config: dict[str, Any]) -> Any:
 
 
 def convert(
-    source: str, section: dict[str, Any], writer: Any, report: Report, model_types: Sequence[str] = ("llama",)
+    source: str, section: dict[str, Any], writer: Writer, report: Report, model_types: Sequence[str] = ("llama",)
 ) -> None:
     """Convert a Hugging Face checkpoint folder through a Writer. Raises DataError if it is incomplete.
 
@@ -99,7 +98,7 @@ def write(
     tensors: Iterable[tuple[str, torch.Tensor]],
     section: dict[str, Any],
     sizes: Sequence[int],
-    writer: Any,
+    writer: Writer,
     report: Report,
     padding: int = 0,
 ) -> None:
@@ -168,7 +167,7 @@ def check_tensor(source: str, name: str, tensor: torch.Tensor, wanted: dict[str,
 class Output:
     """Writes tensors to files of at most `limit` bytes, or of a single tensor."""
 
-    def __init__(self, writer: Any, stem: str, limit: int) -> None:
+    def __init__(self, writer: Writer, stem: str, limit: int) -> None:
         self.index: dict[str, str] = {}
         """The file of each tensor, by name."""
         self._writer = writer

@@ -26,8 +26,9 @@ import torch
 from flagbench_cases.prepare import pickles
 from flagbench_cases.prepare.llama import convert as conversion
 from flagbench_cases.prepare.llama import weights_format
+from flagbench_cases.prepare.writer import Writer
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.files import open_file
+from flagbench_cases.shared.files import Report, open_file
 
 TRACKER = "latest_checkpointed_iteration.txt"
 """The file that names the iteration to load."""
@@ -83,7 +84,7 @@ class Shard(NamedTuple):
         return size
 
 
-def convert(source: str, section: dict[str, Any], writer: Any, report: conversion.Report) -> None:
+def convert(source: str, section: dict[str, Any], writer: Writer, report: Report) -> None:
     """Convert a checkpoint folder through a Writer, for any number of tensor-parallel ranks.
 
     `section`: a `model` section with the keys of engines/megatron/shape.py. The rows that pad the vocabulary are

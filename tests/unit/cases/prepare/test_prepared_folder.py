@@ -236,6 +236,7 @@ SOME = {"bytes": 3, "sha256": "0" * 64}
         ({"files": {"a.bin": {"bytes": 4, "sha256": "0" * 64}}}, "3 bytes"),
         ({"files": {"a.bin": SOME}}, "checksum"),
         ({"files": {"b.bin": SOME}}, "b.bin"),
+        ({"sources": [SOME]}, "sources"),
     ],
 )
 def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
