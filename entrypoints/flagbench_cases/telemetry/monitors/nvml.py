@@ -1,8 +1,11 @@
-"""The monitor of NVIDIA devices: NVML through nvidia-ml-py, from driver R470 on.
+"""The monitor of NVIDIA devices: reads power, clocks, memory and their like through NVML, from driver R470 on.
 
-Power is that of `nvmlDeviceGetPowerUsage`: averaged over the last second, on GA100 and older instantaneous. Energy is
-counted by devices from Volta on. Used memory is that of MemoryInfo v2 if the driver supports it (without memory
-reserved by the driver), else of v1 (NVML API reference).
+The sampler of a node (telemetry/sampler.py) makes one with `create`. Each value is a `_Field`, read with the first
+call of the Python package nvidia-ml-py that the driver supports; a value that the driver does not provide is left out.
+
+What the values mean: power is that of `nvmlDeviceGetPowerUsage`, averaged over the last second, on GA100 and older
+instantaneous. Energy is counted by devices from Volta on. Used memory is that of MemoryInfo v2 if the driver supports
+it (without memory reserved by the driver), else of v1 (NVML API reference).
 """
 
 from __future__ import annotations
@@ -30,18 +33,33 @@ _REASONS = (
 )
 """Bits of nvmlClocksEventReasons (nvml.h), whose old name is nvmlClocksThrottleReasons, with their names here."""
 
-_REFUSALS = frozenset((2, 3, 4, 13, 25, 26))
-"""Error codes that mean that a value is not available at all: driver or device do not support or allow the call.
+_REFUSALS = {
+    2: "INVALID_ARGUMENT",
+    3: "NOT_SUPPORTED",
+    4: "NO_PERMISSION",
+    13: "FUNCTION_NOT_FOUND",
+    25: "ARGUMENT_VERSION_MISMATCH",
+    26: "DEPRECATED",
+}
+"""Errors that mean that a value is not available at all: driver or device do not support or allow the call.
 
-In the order of nvml.h: INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH,
-DEPRECATED. They are written as numbers, since older bindings do not name them all. UNKNOWN is not among them: a
+The codes and names are those of nvml.h, since older bindings do not name them all. UNKNOWN is not among them: a
 container whose devices were taken away gets it.
 """
 _GPU_IS_LOST = 15
+"""The error of a device that no longer answers (NVML_ERROR_GPU_IS_LOST)."""
 
 _OF_BOARD = frozenset(
-    ("power_w", "energy_mj", "power_limit_w", "power_limit_default_w", "util")
-    + ("memory_total_bytes", "mem_used_bytes", "processes")
+    (
+        "power_w",
+        "energy_mj",
+        "power_limit_w",
+        "power_limit_default_w",
+        "util",
+        "memory_total_bytes",
+        "mem_used_bytes",
+        "processes",
+    )
 )
 """Values of the whole board. They are left out for a MIG instance, which is a part of a board."""
 
@@ -122,20 +140,35 @@ class _Device:
     def __init__(self, index: int, device: int | str) -> None:
         """`index`: the device's number in the run; `device`: its physical index, or the UUID of a MIG instance."""
         self.index = index
-        self.handle = _get_handle(device)
-        self.sampled = _sampled_fields()
+        self._handle = _get_handle(device)
+        self._sampled = _sampled_fields()
         self._is_part = isinstance(device, str)
-        """Whether the device is a MIG instance, or a board that is divided into such instances."""
+        """Whether the device is a MIG instance, or a board that is divided into such instances.
 
-    def read(self, fields: Sequence[_Field]) -> _DeviceReading:
+        A process can only use an instance, even if NVML shows the board.
+        """
+
+    def read_static(self) -> _DeviceReading:
+        """Read the values that do not change. From then on it is known whether the board is divided."""
+        reading = self._read(_static_fields())
+        if reading.values.get("mig"):
+            self._is_part = True
+        return reading
+
+    def read_sample(self) -> _DeviceReading:
+        """Read the values that are sampled."""
+        return self._read(self._sampled)
+
+    def _read(self, fields: Sequence[_Field]) -> _DeviceReading:
         """Read `fields`. If the device turns out to be lost, the remaining fields are not read."""
         values: dict[str, Any] = {"index": self.index}
         failures: list[str] = []
         for field in fields:
-            if self._is_part and field.name in _OF_BOARD:
+            is_part = self._is_part or values.get("mig", False)
+            if is_part and field.name in _OF_BOARD:
                 continue
             try:
-                value = field.read(self.handle)
+                value = field.read(self._handle)
             except pynvml.NVMLError as error:
                 failures.append(f"{field.name}: {error}")
                 if error.value == _GPU_IS_LOST:
@@ -143,8 +176,6 @@ class _Device:
                 continue
             if value is not None:
                 values[field.name] = value
-            if field.name == "mig" and value:
-                self._is_part = True  # a process can only use an instance, even if NVML shows the board
         if not failures:
             return _DeviceReading(values, None)
         return _DeviceReading(values, {"device": self.index, "reason": "; ".join(failures)})
@@ -181,12 +212,11 @@ class NvmlMonitor:
 
     def static(self) -> dict[str, Any]:
         static: dict[str, Any] = {"devices": []}
-        driver_field = _Field("driver_version", lambda _: _decode(pynvml.nvmlSystemGetDriverVersion()))
-        driver = driver_field.read(None) or kernel_driver()
+        driver = _driver_version() or kernel_driver()
         if driver is not None:
             static["driver_version"] = driver
         for device in self._devices:
-            reading = device.read(_static_fields())
+            reading = device.read_static()
             static["devices"].append(reading.values)
             if reading.error is not None:
                 self._errors.append(reading.error)
@@ -196,7 +226,7 @@ class NvmlMonitor:
         sample = MonitorSample([], self._errors)
         self._errors = []
         for device in self._devices:
-            reading = device.read(device.sampled)
+            reading = device.read_sample()
             if len(reading.values) > 1:  # more than the index
                 sample.devices.append(reading.values)
             if reading.error is not None:
@@ -230,6 +260,16 @@ class NvmlMonitor:
         return [_Device(index, device) for index, device in zip(indices, chosen)]
 
 
+def _driver_version() -> str | None:
+    """The version of the driver; None if NVML does not provide it. Raises NVMLError if the driver is faulty."""
+    try:
+        return _decode(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError as error:
+        if error.value not in _REFUSALS:
+            raise
+    return None
+
+
 def _list_devices() -> tuple[list[str], list[str | None]]:
     """The UUIDs and the names of all physical devices; an empty UUID and no name for a lost device."""
     uuids: list[str] = []
@@ -237,7 +277,8 @@ def _list_devices() -> tuple[list[str], list[str | None]]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid, name = _decode(pynvml.nvmlDeviceGetUUID(handle)), _decode(pynvml.nvmlDeviceGetName(handle))
+            uuid = _decode(pynvml.nvmlDeviceGetUUID(handle))
+            name = _decode(pynvml.nvmlDeviceGetName(handle))
         except pynvml.NVMLError:
             uuids.append("")
             names.append(None)
@@ -301,7 +342,7 @@ def _sampled_fields() -> list[_Field]:
 
 
 def _static_fields() -> list[_Field]:
-    """The fields of one device that are read once, before the run. `mig` is first: it decides which follow."""
+    """The fields of one device that are read once, before the run. `mig` is first: it decides which are left out."""
     return [
         _Field("mig", _reader("nvmlDeviceGetMigMode", convert=lambda modes: bool(modes[0]))),
         _Field("nvml_index", _reader("nvmlDeviceGetIndex")),
