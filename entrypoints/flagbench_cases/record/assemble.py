@@ -54,7 +54,7 @@ def assemble(
     """
     created = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     world = request.nodes * request.gpus
-    count = measured.complete_steps(evidence.steps, world)
+    count = measured.count_complete_steps(evidence.steps, world)
     software = _software(request.stack, evidence)
     record: dict[str, Any] = {
         "schema": "record/v1",
@@ -85,7 +85,7 @@ def assemble(
         "bundle": bundle,
         "status": outcome.as_dict(),
     }
-    laps = measured.laps(evidence)
+    laps = measured.collect_laps(evidence)
     if laps:
         record["laps"] = laps
     if request.config is None or not count:
@@ -119,7 +119,7 @@ def _with_sections(record: dict[str, Any], request: Request, evidence: Evidence,
     no evidence at all.
     """
     world = request.nodes * request.gpus
-    block = measured.blocks_for(count, world)
+    block = measured.choose_block(count, world)
     packed = measured.must_be_packed(world)
     if packed:
         block = count

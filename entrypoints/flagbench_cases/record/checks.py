@@ -295,7 +295,7 @@ def _check_same_results(subject: Subject) -> Answer | None:
     values: dict[str, float] = {"operations": len(operations), "other": len(faults)}
     if not faults:
         return Answer(True, f"{len(operations)} operations, the same bits each time", values)
-    laps = measured.laps(subject.evidence)
+    laps = measured.collect_laps(subject.evidence)
     last_lap = f" in lap {laps[-1]['lap']}" if laps else ""
     names = ", ".join(faults[:MAX_NAMED])
     return Answer(False, f"other bits{last_lap}: {names}", values)
@@ -303,7 +303,7 @@ def _check_same_results(subject: Subject) -> Answer | None:
 
 def _check_device_health(subject: Subject) -> Answer | None:
     """Check that no fault of a device ended a soak, which repeats all measurements in laps for a given time."""
-    laps = [lap for lap in measured.laps(subject.evidence) if lap["health"] is not None]
+    laps = [lap for lap in measured.collect_laps(subject.evidence) if lap["health"] is not None]
     if not laps:
         return None
     faults = []

@@ -88,23 +88,24 @@ class Pass(NamedTuple):
         return self.first + self.steps
 
 
-def finished_passes(evidence: Evidence) -> list[Pass]:
+def find_finished_passes(evidence: Evidence) -> list[Pass]:
     """Return the passes that every rank has finished, in order."""
-    by_name: dict[str, Pass] = {}
+    passes: dict[str, Pass] = {}
     for fact in evidence.all("pass"):
         name = fact["name"]
-        if name not in by_name:
-            by_name[name] = Pass(name, fact["first_step"], fact["steps"], {}, fact.get("measured"))
-        by_name[name].seconds[fact["rank"]] = fact["seconds"]
-    return [ended_pass for ended_pass in by_name.values() if len(ended_pass.seconds) == len(evidence.steps)]
+        if name not in passes:
+            passes[name] = Pass(name, fact["first_step"], fact["steps"], {}, fact.get("measured"))
+        passes[name].seconds[fact["rank"]] = fact["seconds"]
+    ranks = len(evidence.steps)
+    return [begun_pass for begun_pass in passes.values() if len(begun_pass.seconds) == ranks]
 
 
-def unfinished_pass(evidence: Evidence, count: int) -> Pass | None:
+def find_unfinished_pass(evidence: Evidence, count: int) -> Pass | None:
     """Return the pass during which the run ended, up to the `count` steps that every rank has taken.
 
     Returns None if no pass was begun, or if it has no step.
     """
-    finished = {finished_pass.name for finished_pass in finished_passes(evidence)}
+    finished = {finished_pass.name for finished_pass in find_finished_passes(evidence)}
     for fact in evidence.all("pass_begun"):
         if fact["name"] not in finished:
             first = fact["first_step"]
@@ -114,7 +115,7 @@ def unfinished_pass(evidence: Evidence, count: int) -> Pass | None:
     return None
 
 
-def complete_steps(ranks: dict[int, list[Step]], world: int) -> int:
+def count_complete_steps(ranks: dict[int, list[Step]], world: int) -> int:
     """Return the number of steps that every rank has finished, with device times."""
     if len(ranks) < world:
         return 0
@@ -129,14 +130,17 @@ def _timed_steps(steps: list[Step]) -> int:
     return len(steps)
 
 
-def curve_of(ranks: dict[int, list[Step]], count: int, layout: Layout) -> list[float]:
+def average_losses(ranks: dict[int, list[Step]], count: int, layout: Layout) -> list[float]:
     """Return the loss of each of `count` steps, averaged over replicas; NaN if it was not computed."""
     with_loss = [steps[:count] for rank, steps in ranks.items() if layout.has_loss(rank)]
-    return [sum(step.loss for step in replicas) / len(replicas) for replicas in zip(*with_loss)]
+    curve = []
+    for replicas in zip(*with_loss):  # the same step on each rank that has a loss
+        curve.append(sum(step.loss for step in replicas) / len(replicas))
+    return curve
 
 
-def blocks_for(count: int, world: int) -> int:
-    """Return the number of steps in a block with which a record has at most about MAX_RANK_STEPS blocks."""
+def choose_block(count: int, world: int) -> int:
+    """Return a number of steps for each block with which a record has at most about MAX_RANK_STEPS blocks."""
     return max(1, -(-count * world // MAX_RANK_STEPS))  # rounded up
 
 
@@ -145,39 +149,39 @@ def must_be_packed(world: int) -> bool:
     return 2 * world > MAX_RANK_STEPS
 
 
-def collective_blocks(count: int, world: int, block: int) -> int:
-    """Return the number of steps in a block of collectives, with which there are about MAX_COLLECTIVES blocks."""
+def choose_collective_block(count: int, world: int, block: int) -> int:
+    """Return a number of steps for each block of collectives, with which there are about MAX_COLLECTIVES blocks."""
     return max(block, -(-count * world // MAX_COLLECTIVES))
 
 
-def section_of(request: Request, evidence: Evidence, count: int, block: int) -> Section:
-    """Return the evidence of the first `count` steps of all ranks, in blocks of `block` steps."""
+def build_section(request: Request, evidence: Evidence, count: int, block: int) -> Section:
+    """Build the evidence of the first `count` steps of all ranks, in blocks of `block` steps."""
     world = request.layout.world
     timing = evidence.first("timing")
-    curve = curve_of(evidence.steps, count, request.layout)
-    with_losses = ranks_with_losses(request.kind, request.layout)
-    collective_block = collective_blocks(count, world, block)
+    curve = average_losses(evidence.steps, count, request.layout)
+    with_losses = find_ranks_with_losses(request.kind, request.layout)
+    collective_block = choose_collective_block(count, world, block)
     tail: list[Any] = []
-    if request.kind == TRAIN and len(curve) > MAX_LOSSES:
-        tail = tail_of(curve)
+    if request.kind == TRAIN and len(curve) > MAX_LOSSES:  # the end of training is not in quality.losses
+        tail = round_last_losses(curve)
     spans = []
-    for border in borders(request, evidence, count):
-        span = span_of(border, evidence.steps, block, with_losses, collective_block)
-        spans.append(with_micro_batches(span, evidence))
+    for border in divide_steps(request, evidence, count):
+        span = build_span(border, evidence.steps, block, with_losses, collective_block)
+        spans.append(add_micro_batches(span, evidence))
     return Section(
         world=world,
         block=block,
         spans=spans,
         timing={name: microseconds(timing[name]) for name in TIMED_PHASES if name in timing},
-        durations=durations(request, evidence),
-        memory=memory_of(evidence, world),
-        ceilings=ceilings_of(evidence, world),
+        durations=collect_durations(request, evidence),
+        memory=collect_memory_peaks(evidence, world),
+        ceilings=collect_ceilings(evidence, world),
         loss_tail=tail,
-        roofs=tuple(roofs_of(evidence, world, block)),
+        roofs=tuple(build_roofs(evidence, world, block)),
     )
 
 
-def ceilings_of(evidence: Evidence, world: int) -> list[float]:
+def collect_ceilings(evidence: Evidence, world: int) -> list[float]:
     """Return the FLOP/s of the matmul that each rank measured after the run; empty unless every rank has one."""
     ceilings = [fact["flops"] for fact in evidence.all("ceiling")]
     if len(ceilings) != world or not all(map(math.isfinite, ceilings)):
@@ -185,7 +189,7 @@ def ceilings_of(evidence: Evidence, world: int) -> list[float]:
     return ceilings
 
 
-def with_micro_batches(span: Span, evidence: Evidence) -> Span:
+def add_micro_batches(span: Span, evidence: Evidence) -> Span:
     """Return the span with the times of micro-batches, if it is a window with too few steps for an interval.
 
     The times are those of the rank that is slowest on its device. Unless all its steps have the same number of
@@ -205,7 +209,7 @@ def with_micro_batches(span: Span, evidence: Evidence) -> Span:
     return span._replace(micro_batches=[list(map(microseconds, row)) for row in rows])
 
 
-def roofs_of(evidence: Evidence, world: int, block: int) -> list[Span]:
+def build_roofs(evidence: Evidence, world: int, block: int) -> list[Span]:
     """Return the roofs, rates of a device without a model, that every rank measured before its steps.
 
     Each roof is a span. Their steps are counted from 0, separately from those of the run.
@@ -221,13 +225,13 @@ def roofs_of(evidence: Evidence, world: int, block: int) -> list[Span]:
             steps[rank] = [repeat(fact["operations"], *times) for times in fact["times"]]
         # Each rank's steps begin where those of the other measurements end.
         border = Border(name, WINDOW, 0, len(steps[0]), facts[0]["measured"])
-        spans.append(span_of(border, steps, block)._replace(first=first))
+        spans.append(build_span(border, steps, block)._replace(first=first))
         first = spans[-1].end
     return spans
 
 
-def borders(request: Request, evidence: Evidence, count: int) -> list[Border]:
-    """Return how the steps divide into phases, and each phase into warm-up and window. Empty parts are left out."""
+def divide_steps(request: Request, evidence: Evidence, count: int) -> list[Border]:
+    """Divide the steps into phases, and each phase into warm-up and window. Empty parts are left out."""
     warmup = (request.config or {})[request.kind]["warmup_steps"]
     parts = []
     for phase in _phases(request, evidence, count):
@@ -242,21 +246,21 @@ def _phases(request: Request, evidence: Evidence, count: int) -> list[Pass]:
     """Return training as one pass, or the passes that every rank has finished and the one in which the run ended."""
     if request.kind == TRAIN:
         return [Pass(TRAIN, 0, count, {})]
-    phases = finished_passes(evidence)
-    last = unfinished_pass(evidence, count)
+    phases = find_finished_passes(evidence)
+    last = find_unfinished_pass(evidence, count)
     if last is not None:
         phases.append(last)
     return phases
 
 
-def span_of(
+def build_span(
     border: Border,
     ranks: dict[int, list[Step]],
     block: int,
     with_losses: Sequence[int] = (),
     collective_block: int = 1,
 ) -> Span:
-    """Return the evidence of the steps within a border.
+    """Build the evidence of the steps within a border.
 
     `block`: the number of steps in a block; `collective_block`: the same for the times of collectives.
     `with_losses`: the ranks whose losses are included.
@@ -313,7 +317,7 @@ def _pipeline_passes(by_rank: list[list[Step]]) -> dict[str, list[int]]:
     return columns
 
 
-def ranks_with_losses(kind: str, layout: Layout) -> list[int]:
+def find_ranks_with_losses(kind: str, layout: Layout) -> list[int]:
     """Return the ranks whose losses are evidence.
 
     The list is empty if the job's loss is that of a single rank: then `quality.losses` has it.
@@ -345,7 +349,7 @@ def _losses(by_rank: list[list[Step]], block: int, with_losses: Sequence[int]) -
     return columns
 
 
-def durations(request: Request, evidence: Evidence) -> dict[str, list[int]]:
+def collect_durations(request: Request, evidence: Evidence) -> dict[str, list[int]]:
     """Return the microseconds of each phase that every rank has finished, by rank.
 
     The duration of training does not include the time in which checkpoints are written.
@@ -355,7 +359,7 @@ def durations(request: Request, evidence: Evidence) -> dict[str, list[int]]:
         if len(seconds) < request.layout.world:
             return {}
         return {TRAIN: _microseconds_by_rank(seconds)}
-    return {phase.name: _microseconds_by_rank(phase.seconds) for phase in finished_passes(evidence)}
+    return {phase.name: _microseconds_by_rank(phase.seconds) for phase in find_finished_passes(evidence)}
 
 
 def _microseconds_by_rank(seconds: dict[int, float]) -> list[int]:
@@ -363,7 +367,7 @@ def _microseconds_by_rank(seconds: dict[int, float]) -> list[int]:
     return [microseconds(seconds[rank]) for rank in sorted(seconds)]
 
 
-def memory_of(evidence: Evidence, world: int) -> dict[str, list[Any]]:
+def collect_memory_peaks(evidence: Evidence, world: int) -> dict[str, list[Any]]:
     """Return the peaks of device memory by rank, bytes, with None for a rank that has not reported one.
 
     A column is left out if no rank has reported its peak.
@@ -388,12 +392,12 @@ def compare_results(evidence: Evidence) -> list[dict[str, Any]]:
     return roofs.compare_results(facts)
 
 
-def laps(evidence: Evidence) -> list[dict[str, Any]]:
+def collect_laps(evidence: Evidence) -> list[dict[str, Any]]:
     """Return the record's `laps`: the finished repetitions of a soak. Rank 0 wrote them for all ranks."""
     return [{name: fact[name] for name in LAP_FIELDS} for fact in evidence.all("lap")]
 
 
-def losses(curve: list[float], first_step: int) -> dict[str, Any]:
+def describe_losses(curve: list[float], first_step: int) -> dict[str, Any]:
     """Return the record's `quality.losses`: the loss of each of the first MAX_LOSSES steps.
 
     `first_step`: the number of the first step, counted from the start of training; above 0 if the run was resumed.
@@ -405,6 +409,6 @@ def losses(curve: list[float], first_step: int) -> dict[str, Any]:
     }
 
 
-def tail_of(curve: list[float]) -> list[Any]:
+def round_last_losses(curve: list[float]) -> list[Any]:
     """Return the last LOSS_TAIL losses of a run, rounded as in a record."""
     return [round_loss(loss) for loss in curve[-LOSS_TAIL:]]

@@ -26,8 +26,8 @@ def fill(
 
     `packed`: lists by rank are in their shortest form, and there are no losses of single ranks.
     """
-    section = measured.section_of(request, evidence, count, block)
-    curve = measured.curve_of(evidence.steps, count, request.layout)
+    section = measured.build_section(request, evidence, count, block)
+    curve = measured.average_losses(evidence.steps, count, request.layout)
     finished = record["status"]["state"] == "ok"
     evaluations = [fact for fact in evidence.all("evaluation") if fact["rank"] == 0]
     peak = peak_of(record, request)
@@ -82,7 +82,7 @@ def facts_of(
         peak=peak_flops,
         device_kind=request.stack["device"]["kind"],
         evaluations=evaluations,
-        losses=measured.tail_of(curve),
+        losses=measured.round_last_losses(curve),
         stages=request.layout.pp,
         counted=request.formula is not None,
         nodes=request.nodes,
@@ -163,7 +163,7 @@ def training_quality(subject: Subject, pipeline: dict[str, Any]) -> dict[str, An
     evidence = subject.evidence
     resumed = evidence.first("resumed")
     return {
-        "losses": measured.losses(subject.curve, resumed.get("step", 0)),
+        "losses": measured.describe_losses(subject.curve, resumed.get("step", 0)),
         "converged": evidence.first("timing").get("converged"),
         "resumed": resumed or None,
         "training": {**evidence.first("training"), **pipeline} or None,

@@ -10,7 +10,7 @@ import pytest
 
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import Evidence
-from flagbench_cases.record.measured import Border, span_of
+from flagbench_cases.record.measured import Border, build_span
 from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence.columns import COLUMNS, TIMES, EvidenceError, block_sizes, decode, encode
 from flagbench_core.evidence.section import read_section
@@ -58,7 +58,7 @@ def test_a_column_has_a_short_form_and_comes_back_exactly(values: list[int], blo
 
 def test_times_are_rounded_to_microseconds() -> None:
     rows = [step()._replace(host=0.0000014, after=float("nan"), to_device=-1e-9), step()._replace(host=0.0000026)]
-    span = span_of(Border("train", "window", 0, 2), {0: rows}, 1)
+    span = build_span(Border("train", "window", 0, 2), {0: rows}, 1)
     found = [span.columns[name] for name in ("host", "after", "to_device")]
     assert found == [[[1, 3]], [[0, 0]], [[0, 10_000]]]
 
@@ -82,13 +82,13 @@ def test_blocks_have_the_sums_of_their_steps() -> None:
 
 def test_times_of_collectives_are_in_blocks_of_their_own() -> None:
     ranks = {rank: drawn_steps(25, rank) for rank in range(2)}
-    span = span_of(Border("train", "window", 5, 25), ranks, 1, collective_block=8)
+    span = build_span(Border("train", "window", 5, 25), ranks, 1, collective_block=8)
     assert span.collectives is not None
     assert [span.collectives.block, *map(len, span.collectives.first)] == [8, 3, 3]
     assert sum(span.collectives.wait[1]) == sum(round(step.collective_wait * 1e6) for step in ranks[1][5:])
     ranks[1][7] = ranks[1][7]._replace(collective_wait=float("nan"))
-    assert span_of(Border("train", "window", 5, 25), ranks, 1).collectives is None
-    assert span_of(Border("train", "window", 8, 25), ranks, 1).collectives is not None
+    assert build_span(Border("train", "window", 5, 25), ranks, 1).collectives is None
+    assert build_span(Border("train", "window", 8, 25), ranks, 1).collectives is not None
 
 
 def test_medians_of_a_rank_follow_from_its_steps() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.record.measured import complete_steps
+from flagbench_cases.record.measured import count_complete_steps
 from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence import derive, metrics
 from flagbench_core.evidence.section import read_section
@@ -151,7 +151,7 @@ def test_a_rate_carries_its_interval_or_says_why_it_has_none() -> None:
 def test_a_step_is_complete_when_every_rank_and_device_is(
     ranks: dict[int, list[Step]], world: int, count: int
 ) -> None:
-    assert complete_steps(ranks, world) == count
+    assert count_complete_steps(ranks, world) == count
 
 
 def test_a_run_that_ended_in_its_warm_up_has_no_window() -> None:

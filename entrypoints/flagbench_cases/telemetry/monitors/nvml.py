@@ -1,7 +1,7 @@
 """The monitor of NVIDIA devices: reads power, clocks, memory and their like through NVML, from driver R470 on.
 
 The sampler of a node (telemetry/sampler.py) makes one with `create`. Each value is a `_Field`, read with the first
-call of the Python package nvidia-ml-py that the driver supports; a value that the driver does not provide is left out.
+call of the Python package nvidia-ml-py that the driver supports. Values that a driver does not provide are left out.
 
 What the values mean: power is that of `nvmlDeviceGetPowerUsage`, averaged over the last second, on GA100 and older
 instantaneous. Energy is counted by devices from Volta on. Used memory is that of MemoryInfo v2 if the driver supports

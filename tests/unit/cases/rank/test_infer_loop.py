@@ -14,7 +14,7 @@ from flagbench_cases.rank import infer_loop
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
 from flagbench_cases.rank.stopwatch import HostClock
 from flagbench_cases.record.evidence import Evidence
-from flagbench_cases.record.measured import Pass, finished_passes, unfinished_pass
+from flagbench_cases.record.measured import Pass, find_finished_passes, find_unfinished_pass
 from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.spool import RankSpool, SpoolReader, Step
 from flagbench_core.exit_codes import ExitCode
@@ -92,7 +92,7 @@ def test_a_whole_run_makes_every_pass_once(tmp_path: Path, clock: Time) -> None:
     assert toy.asked == [VALIDATE, INFER]
     assert timing == {VALIDATE: 2 * 1.75, INFER: 4 * 1.75}
     assert [(s.data_wait, s.to_device, s.host, s.device) for s in steps] == [(1.0, 0.5, 0.25, 0.25)] * 6
-    assert finished_passes(Evidence({0: steps}, facts, {}, None, None)) == [
+    assert find_finished_passes(Evidence({0: steps}, facts, {}, None, None)) == [
         Pass(VALIDATE, 0, 2, {0: 3.5}),
         Pass(INFER, 2, 4, {0: 7.0}),
     ]
@@ -109,10 +109,10 @@ def test_the_pass_in_which_a_run_ended(tmp_path: Path, clock: Time) -> None:
         left = [fact for fact in facts if fact["kind"] != "pass" or fact["name"] not in names]
         return Evidence({0: steps}, left, {}, None, None)
 
-    assert unfinished_pass(without(), 6) is None
-    assert unfinished_pass(without(INFER), 4) == Pass(INFER, 2, 2, {})
-    assert unfinished_pass(without(INFER), 2) is None
-    assert unfinished_pass(without(VALIDATE, INFER), 1) == Pass(VALIDATE, 0, 1, {})
+    assert find_unfinished_pass(without(), 6) is None
+    assert find_unfinished_pass(without(INFER), 4) == Pass(INFER, 2, 2, {})
+    assert find_unfinished_pass(without(INFER), 2) is None
+    assert find_unfinished_pass(without(VALIDATE, INFER), 1) == Pass(VALIDATE, 0, 1, {})
 
 
 def test_a_window_is_of_the_measured_pass(tmp_path: Path, clock: Time) -> None:

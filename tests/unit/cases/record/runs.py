@@ -12,7 +12,7 @@ import jsonschema
 from flagbench_cases.node.request import Request
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence, Outcome
-from flagbench_cases.record.measured import Border, span_of
+from flagbench_cases.record.measured import Border, build_span
 from flagbench_cases.shared import manifests
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
@@ -134,7 +134,7 @@ def section_of(
     return Section(
         world=len(ranks),
         block=block,
-        spans=[span_of(border, ranks, block) for border in borders if border.first < border.end],
+        spans=[build_span(border, ranks, block) for border in borders if border.first < border.end],
         durations={"train": [round(seconds * 1e6) for seconds in trained]} if trained else {},
         **{**empty, **more},
     )
@@ -142,7 +142,7 @@ def section_of(
 
 def bubbles_of(ranks: dict[int, list[Step]], first: int, count: int, layout: Layout) -> dict[int, float]:
     """The bubble of each rank in a window of steps `first` to `count`; empty if it was not measured."""
-    window = Stretch([span_of(Border("train", "window", first, count), ranks, 1)], 1)
+    window = Stretch([build_span(Border("train", "window", first, count), ranks, 1)], 1)
     return dict(enumerate(pipeline.measure_bubbles(window, layout.world, layout.pp)))
 
 
