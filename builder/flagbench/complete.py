@@ -83,7 +83,7 @@ def records(context: typer.Context, incomplete: str) -> list[str]:
         store = _open_folder_store(context)
         if store is None:
             return ()
-        readable = (record.record_id for record in store.list() if record.problem is None)
+        readable = (record.record_id for record in store.list_records() if record.problem is None)
         # Each id once: a copy in a wrong place has the id of its original.
         return dict.fromkeys(("last", *islice(readable, RECENT)))
 

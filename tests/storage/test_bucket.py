@@ -94,7 +94,7 @@ def test_a_key_that_can_only_write_stores_and_shows_nothing(
     assert writer.health().ok
     writer.put(record())
     refused(ExitCode.NOT_STORED, writer.put, record())  # it cannot see that this is the same
-    refused(ExitCode.USAGE, lambda: [*writer.list()])
+    refused(ExitCode.USAGE, lambda: [*writer.list_records()])
     become_owner(monkeypatch)
     assert store.get("20260101T120000Z-0001") == record()
 
@@ -114,7 +114,7 @@ def test_an_object_that_was_changed_is_damaged_and_hides_nothing(
     server.put_object(Bucket=bucket, Key=f"some/prefix/{KEY}", Body=content, Metadata=metadata)
     refused(ExitCode.NOT_STORED, store.put, record())
     assert word in refused(ExitCode.DATA, store.get, "20260101T120000Z-0001").message
-    listed = {entry.record_id: entry.error for entry in store.list()}
+    listed = {entry.record_id: entry.error for entry in store.list_records()}
     assert listed["20260101T120000Z-0009"] is None
     assert word in str(listed["20260101T120000Z-0001"])
 
@@ -172,7 +172,7 @@ def test_a_listing_opens_each_record_once(bucket: str, store: Store, server: Any
     def reads() -> int:
         """How many records a listing has opened, which has them all."""
         proxy.requests.clear()
-        listed = [*through.list()]
+        listed = [*through.list_records()]
         assert [entry.error for entry in listed if entry.error] == []
         assert sorted(entry.record_id for entry in listed) == [json.loads(each)["record_id"] for each in contents]
         # A request that was sent again is one.
@@ -228,7 +228,7 @@ def test_a_network_that_never_recovers_is_no_damage(bucket: str, proxy: Any, sto
     through = open_store(f"s3://{bucket}/some/prefix")
     proxy.fault = lambda method, path, count: "cut" if "/case" in path and "?" not in path else None
     assert isinstance(refused(ExitCode.DATA, through.get, "20260101T120000Z-0001"), Unread)
-    (listed,) = through.list()
+    (listed,) = through.list_records()
     assert (state_of(listed), may_be_removed(listed)) == (State.UNREAD, False)
     proxy.fault = lambda method, path, count: "lost"
     refused(ExitCode.NOT_STORED, through.put, record(record_id="20260101T120000Z-0002"))

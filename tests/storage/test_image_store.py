@@ -92,7 +92,7 @@ def test_what_was_killed_at_a_random_moment_is_finished(bucket: str, large: Path
             seen.add(made["record_id"])
         push(out)
     store, found = open_store(address), bundle_of(large)
-    stored = {entry.record_id: entry.error for entry in store.list()}
+    stored = {entry.record_id: entry.error for entry in store.list_records()}
     assert {stored.get(name, "lost") for name in seen} == {None}
     for name in seen:
         head = store.blobs.bucket.head(f"bundles/{name}/node-0-{found.sha256}.tar.gz")  # type: ignore[attr-defined]

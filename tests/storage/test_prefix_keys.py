@@ -96,7 +96,7 @@ def test_a_record_is_never_replaced(lab: Store, monkeypatch: pytest.MonkeyPatch)
 
 def test_listing_is_denied(lab: Store) -> None:
     with pytest.raises(ListingDenied):
-        next(lab.list())
+        next(lab.list_records())
 
 
 def test_deleting_is_denied(lab: Store, server: Any, bucket: str) -> None:

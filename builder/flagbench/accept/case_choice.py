@@ -182,7 +182,7 @@ def _as_cited(catalog: Catalog, case: Case, gpus: int) -> list[Candidate]:
 
 def _has_run(case: Case, stack: Stack, store: Store) -> bool:
     """Whether the store has a run of the case on this stack; it may be of another machine."""
-    return next(iter(store.list(case.name, *stack.names)), None) is not None
+    return next(iter(store.list_records(case.name, *stack.names)), None) is not None
 
 
 def _nearest_claim(catalog: Catalog, case: Case, devices: Collection[str], gpus: int) -> Claim | None:

@@ -93,7 +93,7 @@ def earlier_runs(store: Store, record: Record, compared: Sequence[Record]) -> It
     known_identities: set[object] = set()
     for compared_record in compared:
         known_identities |= _identities(summary_of(compared_record))
-    for entry in store.list(record.case, *_names_of_stack(record.stack)):
+    for entry in store.list_records(record.case, *_names_of_stack(record.stack)):
         summary = entry.summary
         if summary is None or summary.state != "ok" or summary.history_digest != digest:
             continue

@@ -55,7 +55,7 @@ def select(
     case, stacks = names(case, stack)
     oldest = _parse_time(since, "--since")
     end = _parse_time(older_than, "--older-than")
-    for entry in store.list(case, *stacks):
+    for entry in store.list_records(case, *stacks):
         if oldest is not None and entry.created_at < oldest:
             return  # the records that follow are older
         if end is not None and entry.created_at >= end:

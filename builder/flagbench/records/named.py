@@ -113,7 +113,7 @@ def _listed_records_of(name: str, store: Store) -> list[StoredRecord]:
     if last is not None:
         return [_find_newest(store, last)]
     record_id = _find_id(name, store)
-    records = [record for record in store.list() if record.record_id == record_id]
+    records = [record for record in store.list_records() if record.record_id == record_id]
     if not records:
         store.get(record_id)  # raises the error for an id that does not exist
     return records
@@ -182,7 +182,7 @@ def _find_newest(store: Store, last: re.Match[str]) -> StoredRecord:
     if last[1] is not None:
         wanted = int(last[2] or 1)  # `last~2`, or `last~`, which means `last~1`
     newer = 0
-    for record in store.list():
+    for record in store.list_records():
         if record.problem is not None:
             note(record.location, record.problem)
             continue

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +36,7 @@ from flagbench_core.store_layout import AddressError, folder_of
 
 STORE_VARIABLE = "FLAGBENCH_STORE"
 """The environment variable with the address of the store that commands use without --store."""
-_BATCHES_PER_READER = 4
+_OBJECTS_PER_READER = 4
 """Objects that each reader of a server is given at a time: enough to keep it busy, few enough for the memory."""
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -88,7 +87,7 @@ class Store:
         """Whether the store is a folder that does not exist yet; the first `put` makes it."""
         return isinstance(self.blobs, FolderBlobs) and not self.blobs.root.exists()
 
-    def put(self, record: bytes, *, stored_keys: builtins.dict[str, set[str]] | None = None) -> StoredRecord:
+    def put(self, record: bytes, *, stored_keys: dict[str, set[str]] | None = None) -> StoredRecord:
         """Store a record byte for byte. Storing the same bytes again changes nothing.
 
         Args:
@@ -118,7 +117,7 @@ class Store:
             remedy="compare the two: a record's id is made once, and stored records never change",
         )
 
-    def keys(self) -> builtins.dict[str, set[str]]:
+    def keys(self) -> dict[str, set[str]]:
         """Return the keys of each stored id: several if records of other cases, stacks or days have the same id.
 
         Two writers that put the same id into different folders at the same time may both succeed, because no single
@@ -158,7 +157,7 @@ class Store:
         """Return the bytes of the record at a place, without a search for its id. Raises StoreError as `get` does."""
         return self._get_checked(Blob(place.key))
 
-    def find(self, part: str) -> builtins.list[str]:
+    def find(self, part: str) -> list[str]:
         """Return the ids of stored records that begin with `part`, sorted.
 
         If `part` is a short id (8 hex digits), ids that end with it are found, too.
@@ -192,7 +191,7 @@ class Store:
 
         yield from self._map(read, records)
 
-    def list(self, case: str | None = None, *stacks: str) -> Iterator[StoredRecord]:
+    def list_records(self, case: str | None = None, *stacks: str) -> Iterator[StoredRecord]:
         """Yield the records of a case and of stacks, the newest first, then other files in the records' folders.
 
         Without arguments, all records are listed. Only records that are not in the index are opened, day by day as
@@ -202,23 +201,21 @@ class Store:
         """
         objects = list(self._objects(case, *stacks))
         index = Index(self.blobs)
-        lists_whole_folder = not stacks or (case is not None and len(stacks) == 1)
-        if lists_whole_folder:
+        # Otherwise only some objects below the prefix are listed: a record that is not among them may still exist.
+        lists_all_below_prefix = not stacks or (case is not None and len(stacks) == 1)
+        if lists_all_below_prefix:
             index.drop_missing(prefix(case=case, stack=_only(stacks)), (blob.key for _, blob in objects))
-        progress = counted(objects, len(objects), "reading records")
         newest_day_first = sorted(objects, key=_day, reverse=True)
+        with_progress = counted(newest_day_first, len(objects), "reading records")
         try:
-            for _, same_day in groupby(newest_day_first, key=_day):
-                records = []
-                for record in self._read_records(same_day, index):
-                    next(progress, None)
-                    records.append(record)
+            for _, same_day in groupby(with_progress, key=_day):
+                records = self._read_records(same_day, index)
                 yield from sorted(records, key=_time_and_id, reverse=True)
         finally:
             index.save()  # also if the caller stops early: what was read need not be read again
 
     def count(self, case: str | None = None, *stacks: str) -> int:
-        """Return how many entries `list` would yield. No record is opened."""
+        """Return how many entries `list_records` would yield. No record is opened."""
         return sum(1 for _ in self._objects(case, *stacks))
 
     def remember(self, records: Iterable[StoredRecord]) -> None:
@@ -284,7 +281,7 @@ class Store:
             return
         remaining = iter(arguments)
         with ThreadPoolExecutor(readers) as pool:
-            while batch := list(islice(remaining, _BATCHES_PER_READER * readers)):
+            while batch := list(islice(remaining, _OBJECTS_PER_READER * readers)):
                 yield from pool.map(read, batch)
 
     def _read_record(self, place: Place, blob: Blob, index: Index) -> StoredRecord:
@@ -349,8 +346,8 @@ def _only(names: tuple[str, ...]) -> str | None:
 
 def _day(listed: tuple[Place, Blob]) -> str:
     """Return the day of an object as a sort key; it is empty, and so the oldest, for one without a valid day."""
-    place, blob = listed
-    if blob.problem is not None and place.problem is not None:
+    place, _ = listed
+    if place.problem is not None:
         return ""
     return place.day
 

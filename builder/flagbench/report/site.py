@@ -189,7 +189,7 @@ def store_pages(store: Store) -> Iterator[tuple[str, str]]:
     The same store gives the same pages.
     """
     catalog = load_catalog()
-    listed = with_verdicts(store, store.list())
+    listed = with_verdicts(store, store.list_records())
     readable = [entry for entry in listed if entry.summary is not None]
     ids_with_page: set[str] = set()
     for record_id, text in _record_pages(store, catalog, readable[:MOST_RECORD_PAGES]):

@@ -59,7 +59,7 @@ def _estimate_from_runs(described: Described, stack: Stack, store: Store) -> Dur
     """The duration of the newest stored run of the same configuration that ended well."""
     digest = unseeded(described.config)
     try:
-        for entry in islice(store.list(described.config["case"], *stack.names), SEARCHED_RECORDS):
+        for entry in islice(store.list_records(described.config["case"], *stack.names), SEARCHED_RECORDS):
             run = entry.summary
             if run is None or not run.duration:
                 continue

@@ -54,7 +54,7 @@ def test_ls_on_80_columns_has_short_id_verdict_speed_host(
     whole = "20260101T000000Z-distilbert-a100-cuda11.6-1x8-0a1b2c3d"
     store.put(json.dumps({**record, "record_id": whole}).encode())
     monkeypatch.setenv("COLUMNS", "80")
-    header, row, _ = render([listing(with_verdicts(store, store.list()))], Terminal()).splitlines()
+    header, row, _ = render([listing(with_verdicts(store, store.list_records()))], Terminal()).splitlines()
     assert header.split()[:5] == ["RECORD", "VERDICT", "RATIO", "SPEED", "HOST"]
     assert row.split()[:6] == ["0a1b2c3d", "REPRODUCED", "1.000", "1943", "samples/s", "machine"]
     assert max(len(header), len(row)) <= 80
@@ -69,7 +69,7 @@ def test_ls_shortens_no_id_to_digits_of_two(
     for day in ("20260101", "20260102"):
         store.put(make_record(record_id=f"{day}T000000Z-distilbert-cpu-1x1-11111111"))
     monkeypatch.setenv("COLUMNS", "80")
-    shown = render([listing(with_verdicts(store, store.list()))], Terminal())
+    shown = render([listing(with_verdicts(store, store.list_records()))], Terminal())
     assert shown.count("-distilbert-cpu-1x1-11111111") == 2
     ended = flagbench("results show 11111111")
     assert ended.code == ExitCode.USAGE
@@ -125,7 +125,7 @@ def test_ls_shows_the_speed_that_the_ratio_is_of(store: Store, flagbench: Flagbe
 
 def test_a_limited_listing_remembers_its_verdicts(filled: Store, flagbench: Flagbench) -> None:
     assert flagbench("results ls --limit 1").code == 0
-    newest, other = filled.list()
+    newest, other = filled.list_records()
     assert (newest.summary.verdict, other.summary.verdict) == ("INVALID", None)
     assert "1 of 2 records" in flagbench("results ls --limit 1").err
     assert "records" not in flagbench("results ls --limit 2").err
@@ -140,8 +140,8 @@ def test_an_interrupted_listing_keeps_its_verdicts(filled: Store, monkeypatch: p
 
     monkeypatch.setattr(filled, "read_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        with_verdicts(filled, filled.list())
-    assert [entry.summary.verdict for entry in filled.list()] == ["INVALID", None]
+        with_verdicts(filled, filled.list_records())
+    assert [entry.summary.verdict for entry in filled.list_records()] == ["INVALID", None]
 
 
 def test_what_no_row_of_this_device_is_of_has_no_verdict(store: Store, flagbench: Flagbench) -> None:
@@ -188,11 +188,11 @@ def test_ls_filters_and_limits(filled: Store, flagbench: Flagbench, options: str
 def test_an_empty_name_is_an_unknown_one(filled: Store, flagbench: Flagbench, command: str) -> None:
     ended = flagbench(f"results {command}", "")
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")
-    assert len([*filled.list()]) == 2
+    assert len([*filled.list_records()]) == 2
 
 
 def test_ls_shows_a_damaged_record_as_damaged(filled: Store, flagbench: Flagbench) -> None:
-    path = Path(next(filled.list()).location)
+    path = Path(next(filled.list_records()).location)
     path.write_bytes(path.read_bytes().replace(b"a rank died", b"all is well"))
     newer, older = flagbench("results ls --json").json["records"]
     assert newer["state"] is None

@@ -29,7 +29,7 @@ def filled(store: Store, make_record: MakeRecord) -> None:
 
 
 def ids(store: Store) -> list[str]:
-    return [entry.record_id for entry in store.list()]
+    return [entry.record_id for entry in store.list_records()]
 
 
 def test_rm_removes_the_named_records_and_their_checksums(store: Store, flagbench: Flagbench) -> None:
@@ -44,7 +44,7 @@ def test_rm_takes_last_a_prefix_and_a_damaged_record(store: Store, flagbench: Fl
     (removed,) = flagbench("results rm last --yes --json").json["removed"]
     assert removed["name"] == "record-4"
     assert removed["size"] > 100
-    Path(store.blobs.location(next(store.list()).blob.key)).write_bytes(b"{}")
+    Path(store.blobs.location(next(store.list_records()).blob.key)).write_bytes(b"{}")
     assert flagbench("results rm record-3 --yes").code == 0
     assert flagbench("results rm record-1 --yes").code == 0
     assert flagbench("results rm rec --yes").code == 0
@@ -126,22 +126,22 @@ def test_errors_and_missing_confirmation_remove_nothing(
 
 
 def test_a_filter_selects_no_file_that_is_not_a_record(store: Store, flagbench: Flagbench) -> None:
-    foreign = Path(next(store.list()).location).with_name("somebody-else-s.json")
+    foreign = Path(next(store.list_records()).location).with_name("somebody-else-s.json")
     foreign.write_bytes(b"{}")
     assert flagbench("results rm --older-than 2100-01-01 --yes").code == 0
     assert foreign.exists()
-    assert [entry.record_id for entry in store.list() if entry.problem is None] == []
+    assert [entry.record_id for entry in store.list_records() if entry.problem is None] == []
 
 
 def test_a_filter_selects_damaged_records(store: Store, flagbench: Flagbench) -> None:
-    Path(next(store.list()).location).write_bytes(b"{}")
+    Path(next(store.list_records()).location).write_bytes(b"{}")
     assert flagbench("results rm --state damaged --yes").code == 0
     assert ids(store) == ["record-3", "record-2", "record-1"]
 
 
 def test_a_record_that_cannot_be_removed_keeps_no_other(store: Store, flagbench: Flagbench) -> None:
     # A folder in the place of the checksum: even root cannot unlink it.
-    checksum = Path(next(store.list()).location + ".sha256")
+    checksum = Path(next(store.list_records()).location + ".sha256")
     checksum.unlink()
     (checksum / "x").mkdir(parents=True)
     ended = flagbench("results rm --older-than 2100-01-01 --yes")

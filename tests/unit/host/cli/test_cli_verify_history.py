@@ -38,7 +38,7 @@ def prior(store: Store) -> Callable[[], Prior]:
     put(store, 9)
 
     def known() -> Prior:
-        record = read_record(store.read(next(iter(store.list()))))
+        record = read_record(store.read(next(iter(store.list_records()))))
         return store_priors(store, [record], [record]).get("p_core", DEFAULT)
 
     return known
@@ -111,7 +111,7 @@ def test_copies_of_a_run_with_other_ids_are_no_further_runs(prior: Any, store: S
 def test_a_file_is_verified_without_a_store(prior: Any, flagbench: Flagbench, store: Store, tmp_path: Path) -> None:
     for number, factor in RUNS:
         put(store, number, factor)
-    (tmp_path / "last.json").write_bytes(store.read(next(iter(store.list()))))
+    (tmp_path / "last.json").write_bytes(store.read(next(iter(store.list_records()))))
 
     def interval(name: str) -> list[float]:
         verdict = json.loads(flagbench("verify --json", name).out)

@@ -159,7 +159,7 @@ def test_one_bad_file_never_hides_the_others(store: Store, tmp_path: Path) -> No
         "the-newer-one", "the-older-one", "the-older-one", "the-newer-one",
     ]  # fmt: skip
     assert "note: " in shown[0][2]
-    entries = list(store.list())
+    entries = list(store.list_records())
     assert {entry.record_id for entry in entries if entry.problem is None} == {"the-older-one", "the-newer-one"}
     assert bad < {entry.record_id for entry in entries if entry.problem is not None}
     assert [entry.record_id for entry in entries].count("a-file") == 1
@@ -169,7 +169,7 @@ def test_one_bad_file_never_hides_the_others(store: Store, tmp_path: Path) -> No
 def test_checked_files_that_are_not_records_are_damaged(store: Store) -> None:
     for name, content in hostile.CONTENTS.items():
         with_checksum(of_stack(store) / "2026-01-02" / f"checked-{name}.json", content)
-    errors = {entry.record_id: entry.error for entry in store.list()}
+    errors = {entry.record_id: entry.error for entry in store.list_records()}
     assert {name for name, error in errors.items() if error is None} == {"the-older-one", "the-newer-one"}
     for name in hostile.CONTENTS:
         assert errors[f"checked-{name}"]
@@ -186,7 +186,7 @@ def test_a_record_in_the_place_of_another_is_refused(store: Store, make_record: 
         {"stack": "other"},
         {"created_at": "2026-01-03T00:00:00Z"},
     ):
-        with_checksum(Path(next(store.list()).location), make_record(**{**newer, **other}))
+        with_checksum(Path(next(store.list_records()).location), make_record(**{**newer, **other}))
         with pytest.raises(FlagbenchError) as caught:
             store.get("the-newer-one")
         assert caught.value.code is ExitCode.DATA
@@ -211,7 +211,7 @@ def bound_by_permissions() -> None:
 
 
 def test_an_unreadable_folder_or_file_hides_nothing(store: Store, make_record: MakeRecord) -> None:
-    newest = Path(next(store.list()).location)
+    newest = Path(next(store.list_records()).location)
     store.put(make_record(record_id="in-a-closed-folder", stack="a100-cuda11.6"))
     closed = of_stack(store, "a100-cuda11.6")
     for path in (closed, newest):

@@ -103,7 +103,7 @@ def stored_series(store: Store, series: SeriesDocument | None = None, *, end: bo
 
 def stored_record(store: Store, number: int) -> Any:
     """The entry of a run's record."""
-    return next(entry for entry in store.list() if entry.record_id == f"record-mine-{number}")
+    return next(entry for entry in store.list_records() if entry.record_id == f"record-mine-{number}")
 
 
 ENDING = ("record_id", "sha256", "created_at", "config_digest", "started_at", "seconds")
@@ -163,7 +163,7 @@ def test_a_record_that_was_removed_is_left_out_and_named(
     found = read_series(store, "mine")
     assert ([(run.run, run.run_id) for run in found.left_out], found.problems) == ([(2, "mine-2")], ())
     assert "record-mine-2" in found.left_out[0].reason
-    for left in [*store.list()]:
+    for left in [*store.list_records()]:
         store.remove(left)
     assert flagbench("verify mine").code == ExitCode.DATA
 
@@ -262,7 +262,7 @@ def test_names_that_fit_nothing_or_several(document: dict[str, Any], store: Stor
 
 def test_exported_lines_are_the_bytes_whose_sums_the_series_has(store: Store, flagbench: Flagbench) -> None:
     series = stored_series(store)
-    store.blobs.delete(next(entry.blob.key for entry in store.list() if entry.record_id == "record-mine-3"))
+    store.blobs.delete(next(entry.blob.key for entry in store.list_records() if entry.record_id == "record-mine-3"))
     ended = flagbench("results export --format jsonl --series --since 2026-01-01")
     assert "not exported: record-mine-3" in ended.err
     *records, exported = ended.out.splitlines(keepends=True)

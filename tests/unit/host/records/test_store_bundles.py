@@ -54,7 +54,7 @@ def test_a_bundle_is_kept_once_and_comes_back(store: Store, file: Path, tmp_path
     store.bundles.get(found, tmp_path / "got")
     assert (tmp_path / "got").read_bytes() == CONTENT
     assert [entry.name for entry in Path(found.location).parent.iterdir()] == [found.name], "nothing beside it"
-    assert [*store.list()] == []
+    assert [*store.list_records()] == []
     store.bundles.remove(found)
     store.bundles.remove(found)
     assert store.bundles.find(ID) == []
@@ -106,7 +106,7 @@ def test_many_records_take_one_listing_of_bundles(
         name = f"20260101T120000Z-000{number}"
         store.put(make_record(record_id=name))
         store.bundles.put(BundlePlace(name, 0, SHA256), file)
-    entries = [*store.list()]
+    entries = [*store.list_records()]
     blobs.listed.clear()
     records = with_bundles(store, entries)
     assert blobs.listed == ["bundles/"]
@@ -114,7 +114,7 @@ def test_many_records_take_one_listing_of_bundles(
     for record in records[1:]:
         remove(store, record)
     assert [*store.bundles.all()] == [records[0].record_id]
-    assert [entry.record_id for entry in store.list()] == [records[0].record_id]
+    assert [entry.record_id for entry in store.list_records()] == [records[0].record_id]
 
 
 def test_show_and_rm_know_bundles(

@@ -93,10 +93,13 @@ def test_listing_is_newest_first_and_filtered(store: Store, make_record: MakeRec
         created = f"2026-01-{day}T{hour}:00:00Z"
         store.put(make_record(record_id=f"record-{index}", created_at=created, stack=stack))
     store.blobs.put_if_absent("results/v1/notes.txt", b"no place of a record")
-    assert [entry.record_id for entry in store.list()] == ["record-1", "record-3", "record-2", "record-0"]
-    assert [entry.record_id for entry in store.list(None, "cpu")] == ["record-1", "record-3", "record-0"]
-    assert len([*store.list("distilbert", "cpu", "a100-cuda11.6")]) == store.count("distilbert", "cpu", "a100") + 1
-    assert list(store.list(case="glm")) == []
+    assert [entry.record_id for entry in store.list_records()] == ["record-1", "record-3", "record-2", "record-0"]
+    assert [entry.record_id for entry in store.list_records(None, "cpu")] == ["record-1", "record-3", "record-0"]
+    assert (
+        len([*store.list_records("distilbert", "cpu", "a100-cuda11.6")])
+        == store.count("distilbert", "cpu", "a100") + 1
+    )
+    assert list(store.list_records(case="glm")) == []
 
 
 def test_a_flipped_bit_is_found_on_read(store: Store, make_record: MakeRecord) -> None:
@@ -105,14 +108,14 @@ def test_a_flipped_bit_is_found_on_read(store: Store, make_record: MakeRecord) -
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     refused(ExitCode.DATA, store.get, ID)
-    assert [entry.record_id for entry in store.list()] == [ID]
+    assert [entry.record_id for entry in store.list_records()] == [ID]
 
 
 def test_a_lost_checksum_is_found_and_put_heals_it(store: Store, make_record: MakeRecord) -> None:
     path = Path(store.put(make_record()).location)
     path.with_name(f"{path.name}.sha256").unlink()
     refused(ExitCode.DATA, store.get, ID)
-    (listed,) = store.list()
+    (listed,) = store.list_records()
     assert "checksum" in (listed.problem or "")
     store.put(make_record())
     assert store.get(ID) == make_record()
@@ -138,7 +141,7 @@ def test_a_crash_between_the_two_files_is_healed(store: Store, make_record: Make
     crash.start()
     crash.join()
     assert crash.exitcode == 9
-    assert list(store.list()) == []
+    assert list(store.list_records()) == []
     refused(ExitCode.NOT_STORED, store.put, make_record(preset="reference"))
     store.put(make_record())
     assert store.get(ID) == make_record()
@@ -173,7 +176,7 @@ def test_32_writers_at_once_lose_nothing_and_mix_nothing(
         codes = pool.submit(_fork_writers, store.blobs.root, contents).result()
     succeeded = {content for content, code in zip(contents, codes) if code == 0}
     assert codes.count(0) == (WRITERS if runs == 1 else 1)
-    assert {store.read(entry) for entry in store.list()} == succeeded
+    assert {store.read(entry) for entry in store.list_records()} == succeeded
     assert len(files(store.blobs.root)) == kept * 2
 
 
@@ -203,7 +206,7 @@ def test_a_path_through_a_file(tmp_path: Path, make_record: MakeRecord) -> None:
 
 
 def test_an_empty_store_lists_nothing_and_health_adds_nothing(store: Store) -> None:
-    assert list(store.list()) == []
+    assert list(store.list_records()) == []
     refused(ExitCode.DATA, store.get, ID)
     assert store.health().ok
     assert not store.blobs.root.exists()
@@ -245,5 +248,5 @@ def test_what_an_image_stores_is_what_the_host_would_have_stored(tmp_path: Path,
     )
     assert stored == expected
     assert len(stored) == 2
-    (listed,) = Store(FolderBlobs(image)).list()
+    (listed,) = Store(FolderBlobs(image)).list_records()
     assert (listed.record_id, listed.error) == (ID, None)

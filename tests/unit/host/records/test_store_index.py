@@ -47,7 +47,7 @@ def root(tmp_path: Path, make_record: MakeRecord) -> Path:
 def listed(root: Path) -> tuple[list[StoredRecord], int]:
     """What is listed, and how many records were opened for it."""
     blobs = CountingBlobs(root)
-    return list(Store(blobs).list()), len(blobs.opened)
+    return list(Store(blobs).list_records()), len(blobs.opened)
 
 
 @pytest.mark.parametrize("readers", [1, 4])
@@ -63,7 +63,7 @@ def test_a_second_listing_opens_nothing(root: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_last_record_is_found_by_opening_one(root: Path) -> None:
     blobs = CountingBlobs(root)
-    assert (next(Store(blobs).list()).record_id, len(blobs.opened)) == ("record-3", 1)
+    assert (next(Store(blobs).list_records()).record_id, len(blobs.opened)) == ("record-3", 1)
 
 
 def test_changes_made_by_another_program_are_noticed(root: Path, make_record: MakeRecord) -> None:

@@ -230,7 +230,7 @@ def test_a_run_on_the_wrong_hardware_is_not_kept_and_is_not_last(
     wrong = make_record(record_id="of-wrong-hardware", created_at="2026-01-02T00:00:00Z", status=status)
     monkeypatch.setattr(DockerLauncher, "launch", lambda self, request: LaunchResult(wrong, 13))
     assert flagbench("run distilbert:cpu --via docker --preset tiny").code == ExitCode.WRONG_HARDWARE
-    assert not [*Store(FolderBlobs(store)).list()]
+    assert not [*Store(FolderBlobs(store)).list_records()]
     Store(FolderBlobs(store)).put(make_record(record_id="of-a-good-run"))
     Store(FolderBlobs(store)).put(wrong)  # as a container did that stores its records itself
     assert flagbench("results show --json last").json["record_id"] == "of-a-good-run"
