@@ -15,7 +15,7 @@ from flagbench.images.build import build_images
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import open_engine
 from flagbench.images.render.image import find_target
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 
 
 def command(
@@ -106,7 +106,7 @@ def command(
         template=template,
         source_url=source,
     )
-    catalog = load_catalog(claims=False)
+    catalog = load_catalog_without_claims()
     targets = [find_target(image, catalog) for image in images]
     progress = Progress(quiet=quiet or as_json)
     with closing(open_engine()) as engine:

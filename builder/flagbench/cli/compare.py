@@ -10,7 +10,7 @@ from flagbench import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.console.output import echo_json
 from flagbench.history.priors import named_priors
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import catalog_get
 from flagbench.records.named import RECORD_HELP, load_records
 from flagbench.report import comparison_table
@@ -49,7 +49,7 @@ def command(
     """
     names = [baseline_name, record_name]
     baseline, record = load_records(names, store)
-    case = catalog_get(load_catalog(claims=False).cases, baseline.case, kind="case")
+    case = catalog_get(load_catalog_without_claims().cases, baseline.case, kind="case")
     priors = named_priors(names=names, records=[record], compared=[record, baseline], store_url=store)
     terms = Terms(priors=priors)
     comparison = compare_records(a=baseline, b=record, case=case, terms=terms)

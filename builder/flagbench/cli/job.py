@@ -13,7 +13,7 @@ from flagbench import complete
 from flagbench.console.output import echo_json
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import require_base, resolve_image
 from flagbench.options import takes_options
 from flagbench.runs.launchers.kubernetes import JobOptions
@@ -45,7 +45,7 @@ def command(
     if send and out is not None:
         raise FlagbenchError("--out and --submit contradict each other", remedy="give one of them")
     scheduler = SCHEDULERS[for_]
-    case, stack = resolve_image(image_name, load_catalog(claims=False))
+    case, stack = resolve_image(image_name, load_catalog_without_claims())
     require_base(stack)
     request = scheduler.JobRequest(case, stack, run, job)
     text = scheduler.render_job(request)

@@ -19,7 +19,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.lock import GivenDigest, GivenDigests, GivenWheel, require_platform, update_lock
 from flagbench.images.lockfile import SHA256, UNKNOWN_SOURCE, DigestOf, Lock, lock_path, read_lock
 from flagbench.images.render.templates import images_root
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import get_stack, require_base
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
@@ -85,7 +85,7 @@ def command(
     --json prints {"locks": [{stack, path, digest, changed, packages, base {image, digest, digest_of, source},
     unresolved [{name, version, reason}]}]}.
     """
-    catalog = load_catalog(claims=False)
+    catalog = load_catalog_without_claims()
     chosen = _choose_stacks(catalog, stacks or [], every=every)
     base = None
     if base_digest is not None:

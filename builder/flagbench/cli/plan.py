@@ -10,7 +10,7 @@ from flagbench import complete
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.console.output import echo_json, print_page
 from flagbench.manifests.fields import Precision
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.plan.page import make_plan
 from flagbench.runs.request import RunOptions
 
@@ -56,8 +56,16 @@ def command(
 
     Exits 0, or 5 if no layout fits.
     """
+    # The sentence on the prediction above is plan.page.PREDICTION_ERROR, and a test compares the two.
     options = RunOptions(preset=preset, precision=precision, set_=tuple(set_ or ()))
-    plan = make_plan(case_name, load_catalog(claims=False), gpus, gpus_per_node, mem, options)
+    plan = make_plan(
+        case_name,
+        load_catalog_without_claims(),
+        devices=gpus,
+        per_node=gpus_per_node,
+        memory_gib=mem,
+        options=options,
+    )
     if as_json:
         echo_json(plan.to_dict())
     else:

@@ -10,7 +10,7 @@ from flagbench import complete
 from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
@@ -49,7 +49,7 @@ def command(
     Ends with 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full, 15 container
     engine.
     """
-    case, stack = _case_and_stack(image_name, load_catalog(claims=False))
+    case, stack = _case_and_stack(image_name, load_catalog_without_claims())
     if via == "native" and image is not None:
         raise FlagbenchError("--image needs a container, which --via native does not use", remedy="use --via docker")
     request = PrepareRequest(case, stack, options)

@@ -22,7 +22,7 @@ from flagbench.images.push import (
     require_registry,
 )
 from flagbench.images.tags import TAG_VERSION
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import resolve_image
 
 
@@ -59,7 +59,7 @@ def command(
     for a registry. Exit codes: 2 usage, or no such image or bucket, 3 something is damaged, 15 engine, registry,
     network, full disk.
     """
-    case, stack = resolve_image(image, load_catalog(claims=False))
+    case, stack = resolve_image(image, load_catalog_without_claims())
     repository = f"{REPOSITORY}/{case.name}"
     bucket = None
     if is_in_bucket(to):

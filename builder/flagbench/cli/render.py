@@ -13,7 +13,7 @@ from flagbench.console.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.images.render.directory import BuildDirectory, write_tree
 from flagbench.images.render.image import ImageRenderer, find_target
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 
 
 def command(
@@ -54,7 +54,7 @@ def command(
             "--check compares the committed Dockerfiles, all of them and as they are",
             remedy="write `flagbench render --all --check`",
         )
-    catalog = load_catalog(claims=False)
+    catalog = load_catalog_without_claims()
     renderer = ImageRenderer(catalog, template)
     if image is not None:
         _show(renderer.render_tiers(find_target(image, catalog)), out, as_json)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from flagbench.history.verdicts import with_verdicts
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.records.digest import history_digest, machine_digest
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
@@ -105,7 +105,7 @@ def earlier_runs(store: Store, record: Record, compared: Sequence[Record]) -> It
 
 def _names_of_stack(name: str) -> tuple[str, ...]:
     """Return all names that a stack has had: a record has the one of its time."""
-    for stack in load_catalog(claims=False).stacks.values():
+    for stack in load_catalog_without_claims().stacks.values():
         if name in stack.names:
             return stack.names
     return (name,)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.records.index import Summary
 from flagbench.records.store import Store, StoredRecord
@@ -71,7 +71,7 @@ def names(case: str | None, stack: str | None) -> tuple[str | None, tuple[str, .
     """
     if case is None and stack is None:
         return None, ()
-    catalog = load_catalog(claims=False)
+    catalog = load_catalog_without_claims()
     names_of_stack: tuple[str, ...] = ()
     if case is not None:
         case = catalog_get(catalog.cases, case, kind="case").name

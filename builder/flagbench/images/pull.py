@@ -28,7 +28,7 @@ from flagbench.images.docker import DockerEngine, ImageInfo
 from flagbench.images.docker_archive import Config, ImageManifest, Layer, damaged_image, decode, digest_of
 from flagbench.images.docker_errors import EngineError
 from flagbench.images.render.directory import tar_chunks
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import require_base, resolve_image
 
 _WRONG_LAYER = re.compile(r"(?i)diff ?id")
@@ -80,7 +80,7 @@ def find_in_bucket(image: str, bucket: str | None) -> BucketImage:
             f"{brief(image)}: no bucket given",
             remedy="name its bucket with --from s3://BUCKET; `docker pull` pulls from a registry",
         )
-    case, stack = resolve_image(image, load_catalog(claims=False))
+    case, stack = resolve_image(image, load_catalog_without_claims())
     require_base(stack)
     local_name = image_of(case.name, stack.name)
     if not is_in_bucket(bucket):

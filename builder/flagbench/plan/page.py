@@ -32,7 +32,7 @@ from flagbench_core.exit_codes import ExitCode
 DEVICES_PER_NODE = 8
 """Devices of a node by default, as in all published rows of several nodes."""
 PREDICTION_ERROR = "The prediction is off by more than 10 % for 8 of 17 published rows, by 21 % at most."
-"""A summary of the table in docs/plan.md; a test compares it with the predictions."""
+"""A summary of the table in docs/plan.md, which the help of `flagbench plan` repeats; tests compare all of them."""
 LARGEST_MEMORY_GIB = 2**20
 """The largest --mem that is accepted, a pebibyte: more than any device has."""
 
@@ -183,11 +183,19 @@ class MemoryPlan:
 
 
 def make_plan(
-    name: str, catalog: Catalog, devices: int, per_node: int | None, memory_gib: float | None, options: RunOptions
+    name: str,
+    catalog: Catalog,
+    *,
+    devices: int,
+    per_node: int | None,
+    memory_gib: float | None,
+    options: RunOptions,
 ) -> MemoryPlan:
-    """Plan `case` or `case:stack` on that many devices.
+    """Plan the layouts of a case's model.
 
     Args:
+        name: the case, as `CASE` or `CASE:STACK`.
+        devices: the number of devices of all nodes.
         per_node: devices of a node. None: 8, or all if there are fewer.
         memory_gib: memory of a device. None: that of the stack's devices.
         options: preset, precision and settings of the run.

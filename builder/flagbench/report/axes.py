@@ -1,5 +1,6 @@
-"""The axes of a chart: which round numbers they begin and end at, and where a number lies in the picture.
+"""The axes of a chart: which numbers are written on them, and where a number lies in the picture.
 
+An axis of values begins and ends at a round number, the axis of training steps at the first and the last step.
 `charts` makes an axis for each direction of a chart, and the template draws it. A picture is 480 units wide with text
 of 14, so that it can be read on a phone. Coordinates are rounded, so the same numbers give the same bytes.
 """
@@ -39,7 +40,10 @@ _FARTHEST = 1e15
 _TOLERANCE = 1e-9
 """Relative rounding error of an axis: 0.3 / 0.1 counts as 3 steps, and values this close to each other as one."""
 _MOST_INTERVALS = 5
-"""Most intervals between the numbers of an axis."""
+"""Most steps that fit into the range of the values.
+
+An axis that begins and ends at a round number can have one interval more.
+"""
 _MOST_DIGITS = 5
 """Most digits after the point of a number on an axis."""
 _UNITS_FROM = 1e5
@@ -129,7 +133,7 @@ def _choose_step(spread: float, largest: float) -> _Step:
         spread = 1.0
         if largest > _SHORTEST:
             spread = largest
-    # A quarter of the range gives a power from which one of the factors always has few enough intervals.
+    # No smaller step is possible: the next one, half of this power, divides the range into at least 8 parts.
     power = 10.0 ** math.floor(math.log10(spread / 4))
     for factor in (1, 2, 2.5, 5):
         if spread / (power * factor) <= _MOST_INTERVALS:
@@ -162,7 +166,11 @@ def _make_marks(first: int, last: int, step: _Step, unit: _Unit) -> tuple[Mark, 
 
 
 def make_step_axis(first: int, last: int, begin: float) -> Axis:
-    """Return the x axis of the training steps `first` to `last`; its numbers are whole."""
+    """Return the x axis of the training steps `first` to `last`.
+
+    Its numbers are multiples of a whole distance: 1 or 2 times a power of ten. `_choose_step` cannot choose it, since
+    its steps may be 2.5 or less than 1.
+    """
     length = last - first
     distance = 10 ** math.floor(math.log10(max(1, length)))
     if length / distance <= 2 and distance > 1:

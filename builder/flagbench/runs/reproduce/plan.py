@@ -20,7 +20,7 @@ from flagbench.manifests.stack import Stack
 from flagbench.options import Text
 from flagbench.records.series_document import check_series_name
 from flagbench.runs.request import LocalOptions, Roofs, RunRequest
-from flagbench.verdict.conditions import SEED, claim_conditions, shown
+from flagbench.verdict.conditions import DEVICE_MODEL, SEED, claim_conditions, shown
 from flagbench_core.config import NOT_ON_CPU, preset_of, schedule
 from flagbench_core.exit_codes import ExitCode
 
@@ -180,7 +180,7 @@ def unpublished(claim: Claim, case: Case) -> tuple[str, ...]:
 
 def _differences(claim: Claim, stack: Stack, options: PlanOptions, nodes: int) -> Iterable[str]:
     """A sentence on each difference of the run from the row, except differences in settings and software."""
-    device = claim.conditions.get("device_model", NOT_PUBLISHED)
+    device = claim.conditions.get(DEVICE_MODEL, NOT_PUBLISHED)
     if stack.device_kind == "cpu":
         yield f"device: a processor, the row has {device}"
     elif stack.accelerator(str(device)) is None:

@@ -28,7 +28,14 @@ from flagbench.verdict import conditions
 from flagbench_core.exit_codes import ExitCode
 
 DEVICE = "device"
-"""The name of the finding on the model of the devices. Other modules look it up by this name."""
+"""The name of the finding on the model of the devices. Other modules look it up by this name.
+
+Names of findings are in the output of --json, so they do not change.
+"""
+_DEVICE_COUNT = "devices"
+"""The name of a finding on which, and how many, devices there are."""
+_REPEATS = 5
+"""Runs of the command that is shown for several nodes: with fewer, the verdict takes their spread from other runs."""
 
 
 def check_machine(
@@ -49,9 +56,9 @@ def check_machine(
     if plan.request.stack.device_kind == "cpu":
         findings.append(Diagnosis(DEVICE, Level.OK, f"a processor, {plan.request.options.gpus} rank(s)"))
         findings += check_load(facts)
-    elif container and os.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http")):
+    elif container and _engine_is_remote():
         detail = "unknown: the engine is on another machine"
-        findings.append(Diagnosis("devices", Level.WARN, detail, "run this command there"))
+        findings.append(Diagnosis(_DEVICE_COUNT, Level.WARN, detail, "run this command there"))
     else:
         findings += _check_devices(plan, catalog, facts)
         findings += check_disturbances(facts)
@@ -81,29 +88,34 @@ def wrong_machine_error(
     )
 
 
-def look_at_image(target: Target, catalog: Catalog) -> Iterator[Diagnosis]:
-    """Check that the container engine answers and has the image of a run; if not, that the image can be built."""
+def look_at_image(target: Target, catalog: Catalog) -> list[Diagnosis]:
+    """Check that the container engine answers and has the image of a run; if not, that the image can be built.
+
+    Returns no finding for a run without an image, or with one in a bucket.
+    """
     # Imported late: only --dry-run needs them.
     from flagbench.images.build import require_locked
     from flagbench.images.build_options import BuildOptions
     from flagbench.images.lockfile import read_lock
     from flagbench.images.render.templates import images_root
 
-    image, stack = target.image, target.request.stack
+    image = target.image
     if image is None or is_in_bucket(image):
-        return
-    try:
-        target.launcher.check(target.request)
-    except FlagbenchError as error:
-        name = "engine" if error.code is ExitCode.ENGINE else "image"
-        yield Diagnosis(name, Level.WARN, error.message, error.remedy)
-    else:
-        yield Diagnosis("image", Level.OK, image)
-        return
+        return []
+    image_error = _image_error(target)
+    if image_error is None:
+        return [Diagnosis("image", Level.OK, image)]
+    name = "image"
+    if image_error.code is ExitCode.ENGINE:
+        name = "engine"
+    findings = [Diagnosis(name, Level.WARN, image_error.message, image_error.remedy)]
+    stack = target.request.stack
     try:
         require_locked(stack, read_lock(stack, images_root(catalog)), BuildOptions())
     except FlagbenchError as error:
-        yield Diagnosis("lock", Level.WARN, f"an image cannot be built yet: {error.message}", error.remedy)
+        detail = f"an image cannot be built yet: {error.message}"
+        findings.append(Diagnosis("lock", Level.WARN, detail, error.remedy))
+    return findings
 
 
 def describe_layout(plan: ReproductionPlan, *, container: bool) -> Described | Diagnosis:
@@ -122,8 +134,18 @@ def describe_layout(plan: ReproductionPlan, *, container: bool) -> Described | D
         )
 
 
-_REPEATS = 5
-"""Runs of the command that is shown for several nodes: with fewer, the verdict takes their spread from other runs."""
+def _engine_is_remote() -> bool:
+    """Return whether DOCKER_HOST names a container engine that is reached over a network, not by a local socket."""
+    return os.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http"))
+
+
+def _image_error(target: Target) -> FlagbenchError | None:
+    """Return why a run cannot use its image: the engine does not answer, or lacks it. None if it can."""
+    try:
+        target.launcher.check(target.request)
+    except FlagbenchError as error:
+        return error
+    return None
 
 
 def _check_nodes(plan: ReproductionPlan) -> Iterator[Diagnosis]:
@@ -159,7 +181,7 @@ def _check_devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts
     needed = plan.request.options.gpus
     if machine.visible < needed:
         yield Diagnosis(
-            "devices",
+            _DEVICE_COUNT,
             Level.FAIL,
             f"{machine.visible} can be used, the run needs {needed}",
             "use a larger machine or unset CUDA_VISIBLE_DEVICES; or ask for fewer with --on and --gpus",
@@ -187,7 +209,7 @@ def _check_device_model(
     plan: ReproductionPlan, machine: Machine, cards: Sequence[DeviceModel], level: Level
 ) -> Diagnosis:
     """Check that the machine has the row's device. `level`: the level of the finding if it does not."""
-    wanted = str(plan.claim.conditions.get("device_model"))
+    wanted = str(plan.claim.conditions.get(conditions.DEVICE_MODEL))
     has_name = any(device.name == wanted for device in machine.devices)
     has_model = any(card.has_name(wanted) for card in cards)
     if has_name or has_model:
