@@ -5,7 +5,8 @@ A case is a workload, a stack the software for a family of devices, a claim a pu
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -22,9 +23,12 @@ from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim
 from flagbench.manifests.stack import Stack
 
+_KINDS = ("cases", "stacks", "devices", "claims")
+"""What can be listed, in the order in which it is shown."""
+
 
 def command(
-    what: Annotated[
+    only_kind: Annotated[
         Literal["cases", "stacks", "devices", "claims"] | None,
         typer.Argument(metavar="KIND", help="One kind only; all by default."),
     ] = None,
@@ -46,82 +50,96 @@ def command(
     Rows of this machine's device are marked; if there are none, stderr says so.
     """
     catalog = load_catalog()
-    kinds = list(_COLUMNS)
-    if what is not None:
-        kinds = [what]
+    kinds: Sequence[str] = _KINDS
+    if only_kind is not None:
+        kinds = (only_kind,)
     claims_of_machine: Collection[str] = ()
     if "claims" in kinds:
         machine = this_machine()
         claims_of_machine = {claim.id for claim in find_claims(machine, catalog)}
-        if what == "claims" or machine.devices:
+        if only_kind == "claims" or machine.devices:
             typer.echo(f"flagbench: {describe_machine(machine, catalog)}", err=True)
     if json:
-        document = {}
-        for kind in kinds:
-            document[kind] = [
-                _as_json(entry, catalog, claims_of_machine) for entry in getattr(catalog, kind).values()
-            ]
-        echo_json(document)
+        echo_json({kind: _entries_as_json(kind, catalog, claims_of_machine) for kind in kinds})
         return
     tables = []
     for kind in kinds:
-        title = ""
-        if what is None:
-            title = kind
-        tables.append(_table(kind, title, catalog, claims_of_machine))
+        table = _table(kind, catalog, claims_of_machine)
+        if only_kind is None:
+            table = replace(table, title=kind)
+        tables.append(table)
     print_page(*tables, wide=wide)
 
 
-def _table(kind: str, title: str, catalog: Catalog, claims_of_machine: Collection[str]) -> Table:
-    """The table of a kind. If there are claims of this machine's devices, they are marked."""
-    columns = _COLUMNS[kind]
-    rows = [_row(entry, catalog) for entry in getattr(catalog, kind).values()]
-    if kind == "claims" and claims_of_machine:
-        # Not at the end, where a narrow terminal drops columns first.
-        columns = (columns[0], "THIS MACHINE", *columns[1:])
-        for number, row in enumerate(rows):
+def _table(kind: str, catalog: Catalog, claims_of_machine: Collection[str]) -> Table:
+    """The table of a kind, one of _KINDS. `claims_of_machine`: the ids of the claims on this machine's devices."""
+    if kind == "cases":
+        return _case_table(catalog)
+    if kind == "stacks":
+        return _stack_table(catalog)
+    if kind == "devices":
+        return _device_table(catalog)
+    return _claim_table(catalog, claims_of_machine)
+
+
+def _entries_as_json(kind: str, catalog: Catalog, claims_of_machine: Collection[str]) -> list[dict[str, Any]]:
+    """The entries of a kind, one of _KINDS, as --json prints them; see the docstring of the command."""
+    if kind == "cases":
+        return [_case_as_json(case) for case in catalog.cases.values()]
+    if kind == "stacks":
+        return [_stack_as_json(stack, catalog) for stack in catalog.stacks.values()]
+    if kind == "devices":
+        return [_device_as_json(device) for device in catalog.devices.values()]
+    return [_claim_as_json(claim, claims_of_machine) for claim in catalog.claims.values()]
+
+
+def _case_table(catalog: Catalog) -> Table:
+    """A row for each case."""
+    columns = ("CASE", "TITLE", "PRECISIONS", "GATE", "FLOPS")
+    rows = []
+    for case in catalog.cases.values():
+        precisions = ", ".join(case.precisions)
+        rows.append((case.name, case.title, precisions, case.gate, case.formula or "none"))
+    return Table(columns, rows, wrap=("TITLE",), drop=("FLOPS", "PRECISIONS", "GATE", "TITLE"))
+
+
+def _stack_table(catalog: Catalog) -> Table:
+    """A row for each stack."""
+    columns = ("STACK", "ALIASES", "RUNS", "BASE IMAGE")
+    rows = []
+    for stack in catalog.stacks.values():
+        aliases = ", ".join(alias for alias in stack.aliases if alias != stack.name)
+        rows.append((stack.name, aliases, _cases_text(stack, catalog), _base_text(stack)))
+    return Table(columns, rows, wrap=("ALIASES", "RUNS"), drop=("BASE IMAGE", "RUNS", "ALIASES"))
+
+
+def _device_table(catalog: Catalog) -> Table:
+    """A row for each model of devices."""
+    columns = ("DEVICE", "NAME", "MEMORY", "BF16", "FP8", "STACKS")
+    rows = []
+    for device in catalog.devices.values():
+        memory = f"{device.memory_gib:g} GiB"
+        stacks = ", ".join(stack.name for stack in catalog.stacks.values() if device in stack.accelerators)
+        peaks = (_peak_text(device, "bf16"), _peak_text(device, "fp8"))
+        rows.append((device.id, device.name, memory, *peaks, stacks))
+    return Table(columns, rows, wrap=("NAME", "STACKS"), drop=("FP8", "STACKS", "BF16", "MEMORY", "NAME"))
+
+
+def _claim_table(catalog: Catalog, claims_of_machine: Collection[str]) -> Table:
+    """A row for each claim. If there are claims of this machine's devices, a further column marks them."""
+    columns = ["CLAIM", "TITLE", "STACK", "PUBLISHED"]
+    if claims_of_machine:
+        columns.insert(1, "THIS MACHINE")  # not at the end, where a narrow terminal drops columns first
+    rows = []
+    for claim in catalog.claims.values():
+        row = [claim.id, claim.title, claim.stack or "none", _gate_value(claim, catalog.cases[claim.case])]
+        if claims_of_machine:
             mark = ""
-            if row[0] in claims_of_machine:
+            if claim.id in claims_of_machine:
                 mark = "yes"
-            rows[number] = (row[0], mark, *row[1:])
-    return Table(columns, rows, wrap=_WRAP[kind], drop=_DROP[kind], title=title)
-
-
-_COLUMNS: dict[str, tuple[str, ...]] = {
-    "cases": ("CASE", "TITLE", "PRECISIONS", "GATE", "FLOPS"),
-    "stacks": ("STACK", "ALIASES", "RUNS", "BASE IMAGE"),
-    "devices": ("DEVICE", "NAME", "MEMORY", "BF16", "FP8", "STACKS"),
-    "claims": ("CLAIM", "TITLE", "STACK", "PUBLISHED"),
-}
-"""The columns of the table of each kind, in the order of `_row`."""
-_WRAP: dict[str, tuple[str, ...]] = {
-    "cases": ("TITLE",),
-    "stacks": ("ALIASES", "RUNS"),
-    "devices": ("NAME", "STACKS"),
-    "claims": ("TITLE", "PUBLISHED"),
-}
-"""The columns that wrap on a narrow terminal."""
-_DROP: dict[str, tuple[str, ...]] = {
-    "cases": ("FLOPS", "PRECISIONS", "GATE", "TITLE"),
-    "stacks": ("BASE IMAGE", "RUNS", "ALIASES"),
-    "devices": ("FP8", "STACKS", "BF16", "MEMORY", "NAME"),
-    "claims": ("STACK", "TITLE", "PUBLISHED", "THIS MACHINE"),
-}
-"""The columns that are left out on a narrow terminal, the first one first."""
-
-
-def _row(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog) -> tuple[str, ...]:
-    """The row of an entry, with the columns of its kind in _COLUMNS."""
-    if isinstance(entry, Case):
-        return entry.name, entry.title, ", ".join(entry.precisions), entry.gate, entry.formula or "none"
-    if isinstance(entry, Stack):
-        aliases = ", ".join(alias for alias in entry.aliases if alias != entry.name)
-        return entry.name, aliases, _cases_text(entry, catalog), _base_text(entry)
-    if isinstance(entry, DeviceModel):
-        memory = f"{entry.memory_gib:g} GiB"
-        stacks = ", ".join(stack.name for stack in catalog.stacks.values() if entry in stack.accelerators)
-        return entry.id, entry.name, memory, _peak_text(entry, "bf16"), _peak_text(entry, "fp8"), stacks
-    return entry.id, entry.title, entry.stack or "none", _gate_value(entry, catalog.cases[entry.case])
+            row.insert(1, mark)
+        rows.append(row)
+    return Table(columns, rows, wrap=("TITLE", "PUBLISHED"), drop=("STACK", "TITLE", "PUBLISHED", "THIS MACHINE"))
 
 
 def _peak_text(device: DeviceModel, precision: str) -> str:
@@ -156,29 +174,42 @@ def _gate_value(claim: Claim, case: Case) -> str:
     return f"no {case.gate}, only {', '.join(metric.name for metric in claim.metrics)}"
 
 
-def _as_json(
-    entry: Case | Stack | DeviceModel | Claim, catalog: Catalog, claims_of_machine: Collection[str]
-) -> dict[str, Any]:
-    """An entry as --json prints it; see the docstring of the command."""
-    if isinstance(entry, Case):
-        keys = ("name", "title", "task", "unit", "gate", "precisions", "default_precision")
-        return {**{key: msgspec.to_builtins(getattr(entry, key)) for key in keys}, "flops": entry.formula}
-    if isinstance(entry, Stack):
-        names = ("name", "title", "vendor", "aliases", "runs", "base_image", "python", "expects")
-        reasons = {case.name: case.does_not_run.get(entry.name) for case in catalog.cases.values()}
-        reasons |= entry.does_not_run
-        return {
-            **{name: getattr(entry, name) for name in names},
-            "does_not_run": {case: reason for case, reason in reasons.items() if reason},
-            "accelerators": [accelerator.name for accelerator in entry.accelerators],
-        }
-    if isinstance(entry, DeviceModel):
-        device: dict[str, Any] = msgspec.to_builtins(entry)
-        device.pop("raw", None)
-        return device
-    fields = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "aligned", "source")
+def _case_as_json(case: Case) -> dict[str, Any]:
+    """A case as --json prints it."""
+    names = ("name", "title", "task", "unit", "gate", "precisions", "default_precision")
+    return {**_fields(case, names), "flops": case.formula}
+
+
+def _stack_as_json(stack: Stack, catalog: Catalog) -> dict[str, Any]:
+    """A stack as --json prints it."""
+    names = ("name", "title", "vendor", "aliases", "runs", "base_image", "python", "expects")
+    # Either manifest can say why a case does not run: that of the case, or that of the stack, which takes precedence.
+    reasons = {case.name: case.does_not_run.get(stack.name) for case in catalog.cases.values()}
+    reasons |= stack.does_not_run
     return {
-        **{name: msgspec.to_builtins(getattr(entry, name)) for name in fields},
-        "precision": {"label": entry.precision.label, "executed": entry.precision.executed},
-        "this_machine": entry.id in claims_of_machine,
+        **{name: getattr(stack, name) for name in names},
+        "does_not_run": {case: reason for case, reason in reasons.items() if reason},
+        "accelerators": [accelerator.name for accelerator in stack.accelerators],
     }
+
+
+def _device_as_json(device: DeviceModel) -> dict[str, Any]:
+    """A model of devices as --json prints it: its manifest, with null for limits that are not known."""
+    fields: dict[str, Any] = msgspec.to_builtins(device)
+    fields.pop("raw", None)  # the manifest, which the other fields were made from
+    return fields
+
+
+def _claim_as_json(claim: Claim, claims_of_machine: Collection[str]) -> dict[str, Any]:
+    """A claim as --json prints it."""
+    names = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "aligned", "source")
+    return {
+        **_fields(claim, names),
+        "precision": {"label": claim.precision.label, "executed": claim.precision.executed},
+        "this_machine": claim.id in claims_of_machine,
+    }
+
+
+def _fields(entry: Case | Claim, names: Sequence[str]) -> dict[str, Any]:
+    """The named fields of an entry, as JSON values."""
+    return {name: msgspec.to_builtins(getattr(entry, name)) for name in names}

@@ -100,12 +100,7 @@ def run_docker(
             which would not be recognised then.
         secrets: texts that are replaced in its output.
     """
-    if show is not None and show.isatty() and not secrets:
-        output, output_of_command = pty.openpty()
-        with suppress(OSError):  # Without the size the command still draws, for a terminal of its default size.
-            _copy_window_size(show, output)
-    else:
-        output, output_of_command = os.pipe()
+    pipe = _open_output(show, draws=not secrets)
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
     stdin = subprocess.DEVNULL
     if content is not None:
@@ -115,20 +110,16 @@ def run_docker(
             command,
             env=dict(environment),
             stdin=stdin,
-            stdout=output_of_command,
-            stderr=output_of_command,
+            stdout=pipe.write_end,
+            stderr=pipe.write_end,
             # In a session of its own a Ctrl-C at the terminal reaches this process alone, which passes it on below.
             start_new_session=True,
         )
-        reader = Thread(target=_read_output, args=(output, lines, show, secrets), daemon=True)
+        reader = Thread(target=_read_output, args=(pipe.read_end, lines, show, secrets), daemon=True)
         try:
-            os.close(output_of_command)  # Only the command's copy is left, so its end is the end of the output.
+            os.close(pipe.write_end)  # Only the command's copy is left, so its end is the end of the output.
             reader.start()
-            if process.stdin is not None:
-                with suppress(BrokenPipeError):  # A command that ends early prints the reason.
-                    process.stdin.writelines(content or ())
-                    # Not closed if `content` fails: docker would take the part that it has read for the whole.
-                    process.stdin.close()
+            _feed(process, content)
             process.wait()
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
@@ -136,13 +127,40 @@ def run_docker(
                 process.wait(_STOP_SECONDS)
             raise
         finally:
-            process.kill()
+            process.kill()  # Does nothing if it has ended.
             process.wait()
             reader.join()
             if process.stdin is not None:
                 with suppress(OSError):  # What is still buffered cannot be written any more.
                     process.stdin.close()
     return DockerResult(process.returncode, list(lines))
+
+
+class _OutputPipe(NamedTuple):
+    """The file descriptors of a pipe or a pseudo-terminal through which a command's output is read."""
+
+    read_end: int
+    write_end: int
+
+
+def _open_output(show: TextIO | None, *, draws: bool) -> _OutputPipe:
+    """Open what a command writes its output to: a pseudo-terminal if `show` is a terminal and it may draw on it."""
+    if show is None or not show.isatty() or not draws:
+        return _OutputPipe(*os.pipe())
+    pipe = _OutputPipe(*pty.openpty())
+    with suppress(OSError):  # Without the size the command still draws, for a terminal of its default size.
+        _copy_window_size(show, pipe.read_end)
+    return pipe
+
+
+def _feed(process: subprocess.Popen[bytes], content: Iterable[bytes] | None) -> None:
+    """Write the chunks of `content` to the standard input of a command, if there are any, and close it."""
+    if process.stdin is None or content is None:
+        return
+    with suppress(BrokenPipeError):  # A command that ends early prints the reason.
+        process.stdin.writelines(content)
+        # Not closed if `content` fails: docker would take the part that it has read for the whole.
+        process.stdin.close()
 
 
 def _copy_window_size(terminal: TextIO, output: int) -> None:

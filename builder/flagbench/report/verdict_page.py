@@ -216,17 +216,20 @@ def _counted(count: int, singular: str, plural: str) -> str:
 
 
 def _forbidding_conditions(result: VerifyResult) -> list[str]:
-    """Return the names of the conditions that the reason of a verdict describes because they differ.
+    """Return the names of the conditions whose difference forbids the comparison; empty if it is not forbidden.
 
-    A verdict has the conditions that forbid a comparison only in its reason, described by `describe`.
+    A result does not list them: it has all differing conditions, and the forbidding ones are those that its reason
+    describes. The reason is made of clauses, and `verdict.conditions.describe` writes the clause of a condition. So
+    the clause of each differing condition is made again here, and looked up in the reason.
     """
-    names_by_description = {}
+    names_by_clause = {}
     for condition in result.differing:
-        names_by_description[describe(condition, side=result.against.side)] = condition.name
+        clause = describe(condition, side=result.against.side)
+        names_by_clause[clause] = condition.name
     forbidding = []
     for clause in result.reason.split(_CLAUSES):
-        if clause in names_by_description:
-            forbidding.append(names_by_description[clause])
+        if clause in names_by_clause:
+            forbidding.append(names_by_clause[clause])
     return forbidding
 
 

@@ -22,7 +22,7 @@ from flagbench.runs.memory import MemoryComparison
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
 from flagbench_core.config import measuring_seconds, schedule
-from flagbench_core.evidence.section import MEASURE
+from flagbench_core.evidence.section import INFER, MEASURE, kind_of
 
 _GAP = "  "
 """The space between a name and its value."""
@@ -80,7 +80,7 @@ def show(
         rows["precision"] = config["precision"]
         rows["data"] = _with_folder(facts["data"])
         rows["weights"] = _with_folder(facts["weights"])
-    rows["length"] = _length(schedule(config))
+    rows["length"] = _length_text(config)
     rows["takes"] = time_of_run(expected)
     if memory is not None:
         rows["memory"] = _memory_text(memory)
@@ -231,25 +231,41 @@ def _with_folder(origin: Mapping[str, Any]) -> str:
     return f"{source}, {folder}"
 
 
-def _length(train: Mapping[str, Any]) -> str:
-    """How long the run is, from the section of its configuration that `flagbench_core.config.schedule` returns.
+def _length_text(config: Mapping[str, Any]) -> str:
+    """Say how long a run is, from its resolved configuration.
 
-    Measurements without a model have `seconds`; all others have steps, samples or epochs. If `window_steps` is
-    None, the run ends at the published stop.
+    The length is in the section of its kind, {"warmup_steps", "window_steps", ...}. `window_steps` is the number of
+    steps to measure; None: the run ends where the published one did.
     """
-    if "seconds" in train:
-        if train["window_steps"] is None:
-            return "the publisher's iterations"
-        if "laps" in train:
-            return f"{train['laps']} laps of {train['seconds']} s"
-        return f"at most {measuring_seconds(train)} s"
-    if train["window_steps"] is not None:
-        return f"{train['window_steps']} steps after {train['warmup_steps']} of warm-up"
-    if "max_epochs" not in train:
+    section = schedule(config)
+    kind = kind_of(config)
+    if kind == MEASURE:
+        return _length_of_measurements(section)
+    if section["window_steps"] is not None:
+        return f"{section['window_steps']} steps after {section['warmup_steps']} of warm-up"
+    if kind == INFER:
         return "the whole set once"
-    length = f"at most {train['max_epochs']} epochs"
-    if train.get("max_samples") is not None:
-        length = f"at most {train['max_samples']} samples"
-    if train.get("target_acc") is None:
+    return _length_of_training(section)
+
+
+def _length_of_measurements(section: Mapping[str, Any]) -> str:
+    """Say how long a run without a model is. `section`: {"window_steps", "seconds"}, in a soak also "laps"."""
+    if section["window_steps"] is None:
+        return "the publisher's iterations"
+    if "laps" in section:
+        return f"{section['laps']} laps of {section['seconds']} s"
+    return f"at most {measuring_seconds(section)} s"
+
+
+def _length_of_training(section: Mapping[str, Any]) -> str:
+    """Say how long a full training is.
+
+    Args:
+        section: {"max_epochs"}, and if the case has them {"max_samples", "target_acc"}, each of which may be None.
+    """
+    length = f"at most {section['max_epochs']} epochs"
+    if section.get("max_samples") is not None:
+        length = f"at most {section['max_samples']} samples"
+    if section.get("target_acc") is None:
         return length
-    return f"until acc >= {train['target_acc']:g}, {length}"
+    return f"until acc >= {section['target_acc']:g}, {length}"
