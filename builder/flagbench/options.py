@@ -139,7 +139,7 @@ def words(options: Any, always: Collection[str] = ()) -> list[str]:
 
 
 def check_ranges(options: Any) -> None:
-    """Raise FlagbenchError (usage) for a number outside the `min` and `max` of its declaration."""
+    """Raise FlagbenchError (USAGE) for a number outside the `min` and `max` of its declaration."""
     for option in declared_options(type(options)):
         setting = getattr(options, option.field)
         if setting is None or option.info.min is None:
@@ -152,7 +152,7 @@ def check_ranges(options: Any) -> None:
 
 
 def _check_range(option: DeclaredOption, number: float) -> None:
-    """Raise FlagbenchError (usage) if one number is out of range. An option with a maximum has a minimum, too."""
+    """Raise FlagbenchError (USAGE) if one number is out of range. An option with a maximum has a minimum, too."""
     least = option.info.min
     most = option.info.max
     assert least is not None

@@ -13,7 +13,7 @@ MAX_PRICE = 1e9
 
 
 def price_of(text: str | float | None, name: str) -> float | None:
-    """Parse a price per hour. Returns None for no or an empty text; raises FlagbenchError (usage) for no valid price.
+    """Parse a price per hour. Returns None for no or an empty text; raises FlagbenchError (USAGE) for no valid price.
 
     `name`: the option or variable that has the price, for the error.
     """
@@ -29,12 +29,12 @@ def price_of(text: str | float | None, name: str) -> float | None:
 
 
 def price_here() -> float | None:
-    """The price per hour in the environment. Raises FlagbenchError (usage) for anything but a price."""
+    """The price per hour in the environment. Raises FlagbenchError (USAGE) for anything but a price."""
     return price_of(os.environ.get(PRICE), PRICE)
 
 
 def check_price() -> None:
-    """Raise FlagbenchError (usage) if FLAGBENCH_PRICE is not a price.
+    """Raise FlagbenchError (USAGE) if FLAGBENCH_PRICE is not a price.
 
     Commands that show prices at their end call this first, before a run or half of a report is spent.
     """

@@ -109,7 +109,7 @@ def plan_of(
         store: where earlier runs are looked up.
         soak_minutes: the time of the soak; None: no soak.
 
-    Raises FlagbenchError (usage) for a case that cannot be run, and if no stack fits this machine.
+    Raises FlagbenchError (USAGE) for a case that cannot be run, and if no stack fits this machine.
     """
     name: str | None = None
     stack_name: str | None = None
@@ -139,7 +139,7 @@ def plan_of(
 
 
 def _check_case(name: str, stack: Stack, catalog: Catalog) -> None:
-    """Raise FlagbenchError (usage) unless the case that `--case` names has a model, and the stack runs it."""
+    """Raise FlagbenchError (USAGE) unless the case that `--case` names has a model, and the stack runs it."""
     case = catalog_get(catalog.cases, name, kind="case")
     if case.kind == MEASURE:
         raise FlagbenchError(f"--case {name}: {name} has no model", remedy="leave --case out: it is always measured")
@@ -156,7 +156,7 @@ def _devices_to_use(machine: Machine, *, processor: bool) -> int:
 
 
 def _check_processors(count: int, *, processor: bool) -> None:
-    """Raise FlagbenchError (usage) for more ranks than processors: a rank that waits for a processor looks slow."""
+    """Raise FlagbenchError (USAGE) for more ranks than processors: a rank that waits for a processor looks slow."""
     processors = usable_processors()
     if processor and count > processors:
         reason = f"--gpus {count}: the stack is cpu, and there are {processors} processors for as many ranks"
@@ -253,7 +253,7 @@ def _stack_here(machine: Machine, catalog: Catalog) -> Stack:
     """The stack for this machine's devices, or for a processor if the machine has no devices.
 
     If the vendor's tool cannot list the devices, it is a stack of that vendor. If a tool fails, but the kernel shows
-    no device, a note says that the machine is taken for a processor. Raises FlagbenchError (usage) if there is no
+    no device, a note says that the machine is taken for a processor. Raises FlagbenchError (USAGE) if there is no
     stack for the devices.
     """
     roofs = catalog.cases[ROOFS]

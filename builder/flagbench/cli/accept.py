@@ -173,7 +173,7 @@ def _exit_code(certificate: Mapping[str, Any], *, all_stored: bool) -> ExitCode:
 
 
 def _default_bundle() -> Path:
-    """`accept-HOST-TIME.tar.gz` in this folder. Raises FlagbenchError (usage) if the host's name cannot be used."""
+    """`accept-HOST-TIME.tar.gz` in this folder. Raises FlagbenchError (USAGE) if the host's name cannot be used."""
     stamp = utc_now().replace("-", "").replace(":", "")
     host = os.uname().nodename
     if "/" in host:
@@ -184,7 +184,7 @@ def _default_bundle() -> Path:
 
 
 def _check_junit(junit: Path, bundle: Path, page: Path) -> None:
-    """Raise FlagbenchError (usage) if `--junit` cannot be written, or is another file of the certificate."""
+    """Raise FlagbenchError (USAGE) if `--junit` cannot be written, or is another file of the certificate."""
     check_output(junit, "--junit")
     for file in (bundle, page):
         if os.path.realpath(junit) == os.path.realpath(file):

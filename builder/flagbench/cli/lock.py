@@ -123,7 +123,7 @@ def command(
 
 
 def _parse_digest(text: str, option: str) -> GivenDigest:
-    """Parse `DIGEST[=URL]`, the value of an option. Raises FlagbenchError (usage)."""
+    """Parse `DIGEST[=URL]`, the value of an option. Raises FlagbenchError (USAGE)."""
     digest, _, source = text.partition("=")
     if not SHA256.fullmatch(digest):
         raise FlagbenchError(
@@ -138,7 +138,7 @@ def _parse_digest(text: str, option: str) -> GivenDigest:
 
 
 def _parse_wheel(text: str) -> GivenWheel:
-    """Parse `WHEEL=DIGEST[=URL]`, where WHEEL is an address. Raises FlagbenchError (usage)."""
+    """Parse `WHEEL=DIGEST[=URL]`, where WHEEL is an address. Raises FlagbenchError (USAGE)."""
     url, separator, digits_and_source = text.partition("=sha256:")
     if not separator or not _URL.fullmatch(url):
         raise FlagbenchError(
@@ -157,7 +157,7 @@ def _has_unresolved(lock: Lock) -> bool:
 def _choose_stacks(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
     """The stacks that are named, each once, or all that have a public base.
 
-    Raises FlagbenchError (usage) for an unknown stack, and if no stack is named.
+    Raises FlagbenchError (USAGE) for an unknown stack, and if no stack is named.
     """
     remedy = "name stacks (`flagbench list stacks` shows them) or give --all"
     if every and names:

@@ -76,7 +76,7 @@ def command(
 
 
 def _check_selection(*, is_named: bool, is_selected: bool) -> None:
-    """Raise FlagbenchError (usage) unless records are either named or selected by options."""
+    """Raise FlagbenchError (USAGE) unless records are either named or selected by options."""
     if is_named and is_selected:
         raise FlagbenchError(
             "results rm: records are named and selected at once",

@@ -131,7 +131,7 @@ def command(
 
 
 def _check_claim(name: str | None, case: Case, catalog: Catalog) -> None:
-    """Raise FlagbenchError (usage) for a claim that does not exist or belongs to another case."""
+    """Raise FlagbenchError (USAGE) for a claim that does not exist or belongs to another case."""
     if name is None:
         return
     if catalog_get(catalog.claims, name, kind="claim").case != case.name:
@@ -142,7 +142,7 @@ def _check_claim(name: str | None, case: Case, catalog: Catalog) -> None:
 
 
 def _print_command(target: Target, series: SeriesOptions) -> None:
-    """Print the docker command of a run. Raises FlagbenchError (usage) for a series."""
+    """Print the docker command of a run. Raises FlagbenchError (USAGE) for a series."""
     if series.requested:
         raise FlagbenchError(
             "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --name"

@@ -35,7 +35,7 @@ complete -o default -F _flagbench_completion flagbench
 def set_up(arguments: Sequence[str]) -> None:
     """Install or print the completion for the named shell, or else for the shell that started this command.
 
-    Raises FlagbenchError (usage) for an unsupported shell.
+    Raises FlagbenchError (USAGE) for an unsupported shell.
     """
     option, _, first_word = arguments[0].partition("=")
     shell = " ".join([first_word, *arguments[1:]]).strip() or _get_shell_name() or ""

@@ -151,7 +151,7 @@ def _explain_runs(records: list[Record], result: VerifyResult, baseline: Runs | 
 
 
 def _check_options(claim: str | None, baseline: list[str], within: float) -> None:
-    """Raise FlagbenchError (usage) for options that contradict each other."""
+    """Raise FlagbenchError (USAGE) for options that contradict each other."""
     if claim is not None and baseline:
         raise FlagbenchError(
             "give either a claim or a baseline to compare with, not both",

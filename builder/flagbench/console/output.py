@@ -103,7 +103,7 @@ def size_text(count: float) -> str:
 
 
 def check_new_file(path: Path, option: str = "--out") -> None:
-    """Raise FlagbenchError (usage) unless a new file can be written to `path`: finding out later would cost a run."""
+    """Raise FlagbenchError (USAGE) unless a new file can be written to `path`: finding out later would cost a run."""
     try:
         require_replaceable(path)
         if os.path.lexists(path):
@@ -114,7 +114,7 @@ def check_new_file(path: Path, option: str = "--out") -> None:
 
 
 def check_output(path: Path, option: str) -> None:
-    """Raise FlagbenchError (usage) unless `write_output` can write to `path`: finding out later would cost a run."""
+    """Raise FlagbenchError (USAGE) unless `write_output` can write to `path`: finding out later would cost a run."""
     try:
         require_replaceable(path)
         _check_folder(path)
@@ -144,7 +144,7 @@ def _check_folder(path: Path) -> None:
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Write a file that a command was asked for, and its folder. Raises FlagbenchError (not stored)."""
+    """Write a file that a command was asked for, and its folder. Raises FlagbenchError (NOT_STORED)."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)

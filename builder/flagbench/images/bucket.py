@@ -105,7 +105,7 @@ def is_in_bucket(image: str) -> bool:
 def parse_bucket_image(text: str) -> BucketImage:
     """Parse `s3://BUCKET/NAME[:TAG][@sha256:DIGEST]`, which may end in `?profile=NAME`.
 
-    Raises FlagbenchError (usage) if the address is malformed, or has neither a tag nor a digest.
+    Raises FlagbenchError (USAGE) if the address is malformed, or has neither a tag nor a digest.
     """
     with s3_errors():
         address = parse_address(text)
@@ -125,7 +125,7 @@ def parse_bucket_image(text: str) -> BucketImage:
 def parse_image_bucket(url: str) -> Address:
     """Parse the address of a bucket that images are pushed to.
 
-    Raises FlagbenchError (usage) if it has a prefix: clients look for images only at the root of a host.
+    Raises FlagbenchError (USAGE) if it has a prefix: clients look for images only at the root of a host.
     """
     with s3_errors():
         address = parse_address(url)
@@ -141,8 +141,10 @@ def parse_image_bucket(url: str) -> Address:
 
 @contextmanager
 def s3_errors() -> Iterator[None]:
-    """Turn an S3Error into a FlagbenchError: usage (2), also for a bucket that does not exist, damaged data (3), or
-    else the network (15)."""
+    """Turn an S3Error into a FlagbenchError.
+
+    Its code is USAGE also for a bucket that does not exist, DATA for damaged data, and else ENGINE (ENGINE).
+    """
     try:
         yield
     except S3Error as error:
@@ -174,7 +176,7 @@ def _ignore_progress(count: int) -> None:
 class ImageBucket:
     """One repository in a bucket.
 
-    Every method raises FlagbenchError: usage (2) if there is no such bucket, damaged data (3), else the network (15).
+    Every method raises FlagbenchError: USAGE if there is no such bucket, DATA for damaged data, else ENGINE.
     """
 
     def __init__(self, address: Address, name: str, *, public: bool = False) -> None:
@@ -230,7 +232,7 @@ class ImageBucket:
     def read_manifest(self, reference: str) -> bytes | None:
         """Read a manifest by tag or digest; None if it does not exist.
 
-        Raises FlagbenchError (data), too, if its content does not match the digest.
+        Raises FlagbenchError (DATA), too, if its content does not match the digest.
         """
         with s3_errors():
             try:
@@ -277,7 +279,7 @@ class ImageBucket:
         Args:
             show: is called with the number of bytes of each part that arrives.
 
-        Raises OSError, too, if the file cannot be written, and FlagbenchError (data) if there is no such blob.
+        Raises OSError, too, if the file cannot be written, and FlagbenchError (DATA) if there is no such blob.
         """
         with s3_errors():
             try:
@@ -364,7 +366,7 @@ def _hash_of(blob: Descriptor) -> str:
 def blob_folder() -> Iterator[Path]:
     """Create a temporary folder for the blobs of one push or pull, in this user's cache: /tmp may be in memory.
 
-    Raises FlagbenchError (engine) for every OSError inside the `with` block, such as a full disk.
+    Raises FlagbenchError (ENGINE) for every OSError inside the `with` block, such as a full disk.
     """
     parent = cache_folder() / "blobs"
     try:

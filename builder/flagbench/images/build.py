@@ -46,7 +46,7 @@ flash-attn 2.5.9 and 2.7.3, which without MAX_JOBS starts a job for each 9 GiB o
 def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
     """Check that a lock resolves all packages and the base's digest, unless `--allow-unlocked` is given.
 
-    Raises FlagbenchError (usage) if not, or if there is no base to build on: neither a public one nor --base.
+    Raises FlagbenchError (USAGE) if not, or if there is no base to build on: neither a public one nor --base.
     """
     if options.base is None and lock.base_image is None:
         raise FlagbenchError(
@@ -75,8 +75,8 @@ def resolve_base(
     does not have it, and gets a name if it was given by its id.
 
     Raises:
-        FlagbenchError: (usage) the base is for another platform, or `--base` is not the image that a lock without a
-            public base fixes; (build failed) it cannot be pulled.
+        FlagbenchError: (USAGE) the base is for another platform, or `--base` is not the image that a lock without a
+            public base fixes; (BUILD_FAILED) it cannot be pulled.
     """
     if options.base is None and lock.base_image is not None and lock.base_digest is not None:
         return BaseImage(f"{lock.base_image}@{lock.base_digest}", lock.base_digest, in_registry=True)
@@ -117,7 +117,7 @@ def _digests_by_name(image: ImageInfo) -> dict[str, str | None]:
 
 
 def _require_platform(stack: Stack, reference: str, image: ImageInfo) -> None:
-    """Check that a base is for the stack's platform. Raises FlagbenchError (usage) if not."""
+    """Check that a base is for the stack's platform. Raises FlagbenchError (USAGE) if not."""
     if image.platform and _without_variant(image.platform) != _without_variant(stack.platform):
         raise FlagbenchError(
             f"the base {reference} is for {image.platform}, the image to build is for {stack.platform}",
@@ -128,7 +128,7 @@ def _require_platform(stack: Stack, reference: str, image: ImageInfo) -> None:
 def _require_locked_digest(lock: Lock, reference: str, image: ImageInfo, digests: Mapping[str, str | None]) -> None:
     """Check that the base is the one whose digest a lock fixes, if it fixes one.
 
-    Raises FlagbenchError (usage) if it is not.
+    Raises FlagbenchError (USAGE) if it is not.
     """
     if lock.base_digest is None or lock.base_digest == image.id or lock.base_digest in digests.values():
         return
@@ -229,8 +229,8 @@ class ImageBuilder:
     def build(self, target: ImageTarget) -> ImageResult:
         """Build an image, unless it is up to date.
 
-        Raises FlagbenchError: (usage) the lock is not complete, or an option does not fit; (build failed) a step
-        failed; (engine) the engine does not answer.
+        Raises FlagbenchError: (USAGE) the lock is not complete, or an option does not fit; (BUILD_FAILED) a step
+        failed; (ENGINE) the engine does not answer.
         """
         stack = target.stack
         lock = self._renderer.find_lock(stack)

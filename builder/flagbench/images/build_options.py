@@ -38,7 +38,7 @@ _MAX_NAMED_PACKAGES = 8
 class BuildOptions:
     """The options of a build; only `base`, `template` and `source_url` change the image.
 
-    Raises FlagbenchError (usage) for an invalid value; the content of files is checked by `make_inputs`.
+    Raises FlagbenchError (USAGE) for an invalid value; the content of files is checked by `make_inputs`.
     """
 
     base: str | None = None
@@ -91,7 +91,7 @@ class BuildOptions:
 def _require_url(url: str, option: str) -> None:
     """Check that an option is a URL that is safe in a line of a configuration file.
 
-    Raises FlagbenchError (usage) if not. The URL may contain credentials, so the message does not repeat it.
+    Raises FlagbenchError (USAGE) if not. The URL may contain credentials, so the message does not repeat it.
     """
     if not _is_safe_url(url):
         raise FlagbenchError(
@@ -115,7 +115,7 @@ def _is_safe_url(url: str) -> bool:
 def make_inputs(options: BuildOptions, lock: Lock) -> Mapping[str, Path | bytes]:
     """Read and check the input files that the options name; content or its file, by path under `inputs/`.
 
-    Raises FlagbenchError (usage) if a file is not of the kind that its option needs, or if the wheelhouse lacks a
+    Raises FlagbenchError (USAGE) if a file is not of the kind that its option needs, or if the wheelhouse lacks a
     package of the lock.
     """
     inputs: dict[str, Path | bytes] = {}
@@ -180,7 +180,7 @@ def credentials_of(options: BuildOptions, environment: Mapping[str, str]) -> tup
 
 
 def _read(path: Path, option: str) -> bytes:
-    """Read a file that an option names. Raises FlagbenchError (usage) if it cannot be read."""
+    """Read a file that an option names. Raises FlagbenchError (USAGE) if it cannot be read."""
     try:
         return read_file(path, TEXT_BYTES)
     except OSError as error:
@@ -195,7 +195,7 @@ def select_package_files(folder: Path, lock: Lock) -> tuple[Path, ...]:
     A locked package needs a file with one of the locked hashes. The hashes of an unresolved package are not known, so
     every file of its name and version is selected.
 
-    Raises FlagbenchError (usage) if the folder does not exist or cannot be read, or lacks a package.
+    Raises FlagbenchError (USAGE) if the folder does not exist or cannot be read, or lacks a package.
     """
     if not folder.is_dir():
         raise FlagbenchError(

@@ -98,7 +98,7 @@ class Config(Struct):
 def decode(content: bytes, kind: type[Document], what: str) -> Document:
     """Decode a JSON document, and check it against its type.
 
-    Raises FlagbenchError (data) if it does not fit; `what` names the document in the message.
+    Raises FlagbenchError (DATA) if it does not fit; `what` names the document in the message.
     """
     try:
         return msgspec.json.decode(content, type=kind)
@@ -149,7 +149,7 @@ def read_archive(
         put: gets the descriptor of a blob and the file with its bytes.
         present: layers that are not passed to `put`, by diff id.
 
-    Raises FlagbenchError (data) if the archive is damaged, OSError if the folder cannot be written, and what `put`
+    Raises FlagbenchError (DATA) if the archive is damaged, OSError if the folder cannot be written, and what `put`
     raises.
     """
     path = folder / "blob"

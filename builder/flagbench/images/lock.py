@@ -146,7 +146,7 @@ def require_platform(stack: Stack, lock: Lock) -> None:
 
     Nothing is asked if the digest is known to be of one image: then `update_lock` has checked it.
 
-    Raises FlagbenchError (usage) if it is for another platform. A registry that does not answer is not an error.
+    Raises FlagbenchError (USAGE) if it is for another platform. A registry that does not answer is not an error.
     """
     if lock.base_image is None or lock.base_digest is None or lock.base_digest_of is DigestOf.IMAGE:
         return
@@ -174,7 +174,7 @@ def update_lock(
         digests: those that replace those of registries and indexes.
 
     Raises FlagbenchError: uv is not installed, the manifest's packages conflict, or a given digest does not fit
-    (usage); an index cannot be asked (engine).
+    (USAGE); an index cannot be asked (ENGINE).
     """
     try:
         previous = load_lock(stack, images)
@@ -221,7 +221,7 @@ def _find_base(
 ) -> _BaseDigest:
     """Find the digest of a stack's base: as a person gave it, from the manifest, the earlier lock or the registry.
 
-    Raises FlagbenchError (usage) if the given digest is for another platform.
+    Raises FlagbenchError (USAGE) if the given digest is for another platform.
     """
     if digests.base is not None:
         return _check_given_base(stack, digests.base, digests.base_of, report)
@@ -251,7 +251,7 @@ def _check_given_base(
 
     For the digest of an index, the result is the digest of the image for the stack's platform.
 
-    Raises FlagbenchError (usage) if the registry has no such image.
+    Raises FlagbenchError (USAGE) if the registry has no such image.
     """
     base = read_base(stack)
     if base.image is None:
@@ -375,7 +375,7 @@ class _PackageSearch:
         return lines
 
     def _declared_dependencies(self, name: str, version: str) -> list[str]:
-        """Read the dependencies of a package from uv's settings. Raises FlagbenchError (usage) without them."""
+        """Read the dependencies of a package from uv's settings. Raises FlagbenchError (USAGE) without them."""
         text = b""
         if self.settings.is_file():
             text = self.settings.read_bytes()
@@ -483,7 +483,7 @@ class _PackageSearch:
 def _wheel_entry(wheel: GivenWheel, stack: Stack) -> LockEntry:
     """Build the lock's entry of a wheel whose digest a person gave.
 
-    Raises FlagbenchError (usage) if the wheel is not for the stack's Python and platform.
+    Raises FlagbenchError (USAGE) if the wheel is not for the stack's Python and platform.
     """
     path = unquote(urlsplit(wheel.url).path)
     file = path.rpartition("/")[2]
@@ -512,7 +512,7 @@ def _wheel_entry(wheel: GivenWheel, stack: Stack) -> LockEntry:
 
 
 def _find_uv() -> str:
-    """Find the uv of this Python environment, else the one on PATH. Raises FlagbenchError (usage) without one."""
+    """Find the uv of this Python environment, else the one on PATH. Raises FlagbenchError (USAGE) without one."""
     try:
         program: str | None = import_module("uv").find_uv_bin()
     except (ImportError, FileNotFoundError):

@@ -253,7 +253,7 @@ def lock_path(stack: str, images: Path) -> Path:
 def read_lock(stack: Stack, images: Path) -> Lock:
     """Read the lock of a stack, and check that it fits the stack's manifest.
 
-    Raises FlagbenchError (usage) if it is missing, malformed, or made for another state of the manifest.
+    Raises FlagbenchError (USAGE) if it is missing, malformed, or made for another state of the manifest.
     """
     path = lock_path(stack.name, images)
     remedy = f"lock the stack with `flagbench lock {stack.name}`"
@@ -269,7 +269,7 @@ def read_lock(stack: Stack, images: Path) -> Lock:
 def load_lock(stack: Stack, images: Path) -> Lock | None:
     """Read the lock of a stack, even if it no longer fits the manifest; None if there is no file.
 
-    Raises FlagbenchError (usage) if the file cannot be read, or is malformed.
+    Raises FlagbenchError (USAGE) if the file cannot be read, or is malformed.
     """
     path = lock_path(stack.name, images)
     try:
@@ -342,7 +342,7 @@ class ManifestBase(NamedTuple):
 def read_base(stack: Stack) -> ManifestBase:
     """Split the base's reference in a stack's manifest into name and digest.
 
-    Raises FlagbenchError (usage) if it is not an image reference.
+    Raises FlagbenchError (USAGE) if it is not an image reference.
     """
     if stack.base_image is None:
         return ManifestBase(None, None)
@@ -358,7 +358,7 @@ def read_base(stack: Stack) -> ManifestBase:
 def write_lock(lock: Lock, images: Path) -> bool:
     """Write a lock atomically to the file that `read_lock` reads; returns whether the file changed.
 
-    Raises FlagbenchError (usage) if the folder cannot be written.
+    Raises FlagbenchError (USAGE) if the folder cannot be written.
     """
     path = lock_path(lock.stack, images)
     content = _format_lock(lock).encode()

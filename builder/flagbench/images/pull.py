@@ -69,7 +69,7 @@ def find_in_bucket(image: str, bucket: str | None) -> BucketImage:
         image: an address in a bucket, or `CASE:STACK`.
         bucket: the address of a bucket, which `CASE:STACK` needs; None if --from is not given.
 
-    Raises FlagbenchError (usage) if the two do not go together, or name no image.
+    Raises FlagbenchError (USAGE) if the two do not go together, or name no image.
     """
     if is_in_bucket(image):
         if bucket is not None:
@@ -95,8 +95,8 @@ def find_in_bucket(image: str, bucket: str | None) -> BucketImage:
 def pull(source: BucketImage, engine: DockerEngine, progress: Progress) -> Pulled:
     """Bring an image into the engine, under its name without the bucket.
 
-    Raises FlagbenchError: usage (2) if there is no such image, data (3) if a part of it is damaged or missing, engine
-    (15) for the engine, the network or a full disk.
+    Raises FlagbenchError: USAGE if there is no such image, DATA if a part of it is damaged or missing, ENGINE for the
+    engine, the network or a full disk.
     """
     bucket = ImageBucket(source.bucket, source.name)
     name = source.local_name
@@ -140,7 +140,7 @@ def _load(
 ) -> ImageInfo:
     """Load an archive into the engine, and check that the engine has the image then.
 
-    Raises FlagbenchError (data) if a layer is damaged, and EngineError if the engine fails or has another image.
+    Raises FlagbenchError (DATA) if a layer is damaged, and EngineError if the engine fails or has another image.
     """
     try:
         engine.load(tar_chunks(archive))

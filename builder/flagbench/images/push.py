@@ -76,7 +76,7 @@ class Pushed:
 def find_local_image(name: str, aliases: tuple[str, ...], engine: DockerEngine) -> LocalImage:
     """Find an image in the engine, and those of its aliases that still name the same image.
 
-    Raises FlagbenchError (usage) if the engine has no image of that name.
+    Raises FlagbenchError (USAGE) if the engine has no image of that name.
     """
     info = engine.inspect(name)
     if info is None:
@@ -100,7 +100,7 @@ def _tag_of(name: str) -> str:
 def require_redistributable(stack: Stack, image: ImageInfo) -> None:
     """Check that the licence of an image's base allows to give its layers to others.
 
-    Raises FlagbenchError (usage) if it does not, or if that is not known.
+    Raises FlagbenchError (USAGE) if it does not, or if that is not known.
     """
     terms = require_base(stack).redistribution
     base = image.labels.get(BASE_NAME_LABEL) or "this image"
@@ -123,7 +123,7 @@ def require_redistributable(stack: Stack, image: ImageInfo) -> None:
 def require_registry(to: str, repository: str, *, public: bool) -> None:
     """Check that `to` is the address of a registry, and that `repository` can be pushed below it.
 
-    Raises FlagbenchError (usage) if not, and for the option --public, which only buckets have.
+    Raises FlagbenchError (USAGE) if not, and for the option --public, which only buckets have.
     """
     if public:
         raise FlagbenchError("--public is for a bucket", remedy="leave it out: a registry has its own permissions")
@@ -157,7 +157,7 @@ def push_to_bucket(source: LocalImage, bucket: ImageBucket, engine: DockerEngine
 
     Layers of an earlier push under the same fixed tag are neither compressed nor sent again.
 
-    Raises FlagbenchError: data (3) if the engine's archive cannot be read, engine (15) for the engine, the network or
+    Raises FlagbenchError: DATA if the engine's archive cannot be read, ENGINE for the engine, the network or
     a full disk.
     """
     bucket.begin()

@@ -143,7 +143,7 @@ def choose_stack(image_name: str, catalog: Catalog) -> str:
     Prints on stderr which stack was chosen, which published rows are for this device, and how to compare a run with
     one. Returns `case:stack`; a name that has a stack is returned as it is.
 
-    Raises UnknownNameError (usage) for an unknown case, or if no stack fits.
+    Raises UnknownNameError (USAGE) for an unknown case, or if no stack fits.
     """
     case_name, stack_name = case_and_stack(image_name)
     if stack_name or ":" in image_name:

@@ -22,7 +22,7 @@ def compiled_files(cases: Iterable[Case], stacks: Iterable[Stack]) -> dict[str, 
 
 
 def image_package(catalog: Catalog) -> Path:
-    """Find the image side's package next to the manifests. Raises FlagbenchError (usage) outside a checkout."""
+    """Find the image side's package next to the manifests. Raises FlagbenchError (USAGE) outside a checkout."""
     package = catalog.root.parent / "entrypoints" / "flagbench_cases"
     if not package.is_dir():
         raise FlagbenchError(

@@ -42,7 +42,7 @@ class _UnreadClaims(Mapping[str, Claim]):
 def manifests_root(root: Path | None = None) -> Path:
     """Find the folder of manifests: `root`, else FLAGBENCH_MANIFESTS, else flagbench's own.
 
-    Raises FlagbenchError (usage) if that is not a folder of manifests.
+    Raises FlagbenchError (USAGE) if that is not a folder of manifests.
     """
     folder = root
     origin = "given was"

@@ -29,7 +29,7 @@ class UnknownNameError(FlagbenchError):
 def catalog_get(by_name: Mapping[str, T], name: str, *, kind: str) -> T:
     """Look up a name of the catalog; `kind` is `case`, `stack` or `claim`.
 
-    Raises UnknownNameError (usage), which suggests near names, if there is none of that name.
+    Raises UnknownNameError (USAGE), which suggests near names, if there is none of that name.
     """
     if name in by_name:
         return by_name[name]
@@ -58,7 +58,7 @@ def get_stack(name: str, catalog: Catalog) -> Stack:
     If the name is that of some of its devices, the result has only these as accelerators. If several stacks have such
     devices, the one with an alias that the name begins with is taken: `a100-pcie` selects the stack `a100`.
 
-    Raises UnknownNameError (usage) if there is none.
+    Raises UnknownNameError (USAGE) if there is none.
     """
     stack = _find_stack(name, catalog)
     devices = devices_named(name, stack.accelerators)
@@ -100,7 +100,7 @@ def device_reported_as(name: str, catalog: Catalog) -> DeviceModel | None:
 
 
 def require_base(stack: Stack) -> Base:
-    """Return the base of a stack's images. Raises UnknownNameError (usage) for a stack without images."""
+    """Return the base of a stack's images. Raises UnknownNameError (USAGE) for a stack without images."""
     if stack.base is None:
         remedy = "run it in a Python with a torch for its devices: `flagbench run CASE --via native`"
         raise UnknownNameError(f"the stack '{stack.name}' has no image", remedy=remedy)
@@ -112,7 +112,7 @@ def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
 
     A leading `flagbench/`, as in the image's name in a registry, is accepted.
 
-    Raises UnknownNameError (usage) for a missing colon, an unknown name, or a stack without that case.
+    Raises UnknownNameError (USAGE) for a missing colon, an unknown name, or a stack without that case.
     """
     case_name, stack_name = case_and_stack(image)
     if not (case_name and stack_name):

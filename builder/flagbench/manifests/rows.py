@@ -533,7 +533,7 @@ def build_claim(claim: Raw, file: Raw, workload: Workload, devices: Mapping[str,
 def published_rows(catalog: Catalog) -> tuple[PublishedRow, ...]:
     """Return all claims of the catalog, followed by all rows that are only cited.
 
-    The files of cited rows are read by the first call. Raises ManifestError (data) with every problem of these files.
+    The files of cited rows are read by the first call. Raises ManifestError (DATA) with every problem of these files.
     """
     return *catalog.claims.values(), *read_catalogue(catalog.root, catalog.devices)
 
@@ -545,7 +545,7 @@ def read_catalogue(root: Path, devices: Mapping[str, DeviceModel]) -> tuple[Publ
         root: the folder of the manifests.
         devices: the device models of the catalog, by id.
 
-    Raises ManifestError (data) with every problem of every file.
+    Raises ManifestError (DATA) with every problem of every file.
     """
     rows: list[PublishedRow] = []
     problems: list[Problem] = []

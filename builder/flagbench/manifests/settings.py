@@ -17,7 +17,7 @@ from flagbench_core.config import ConfigError, schedule
 
 @contextmanager
 def config_errors() -> Iterator[None]:
-    """Turn core's ConfigError into FlagbenchError (usage)."""
+    """Turn core's ConfigError into FlagbenchError (USAGE)."""
     try:
         yield
     except ConfigError as error:

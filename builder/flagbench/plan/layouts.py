@@ -100,7 +100,7 @@ def can_be_split(case: Case) -> bool:
 
 
 def configure_case(case: Case, stack: Stack, options: RunOptions) -> ConfiguredCase:
-    """The case with the configuration of `options`. Raises FlagbenchError (usage) for options that it refuses."""
+    """The case with the configuration of `options`. Raises FlagbenchError (USAGE) for options that it refuses."""
     with config_errors():
         chosen = config.choose(case.raw, stack.raw, config_options(options))
     settings = dict(config.read_setting(case.raw, setting) for setting in options.set_)
@@ -136,7 +136,7 @@ class LayoutRow:
 def list_layouts(configured: ConfiguredCase, devices: int, per_node: int) -> list[ParallelLayout]:
     """Every layout of that many devices that divides the model, its tensor parallelism inside a node.
 
-    Raises FlagbenchError (usage) if no layout does.
+    Raises FlagbenchError (USAGE) if no layout does.
     """
     supported = []
     for tp in _axis_sizes(configured, "tp", per_node):

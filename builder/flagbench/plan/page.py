@@ -110,7 +110,7 @@ class MemoryPlan:
         return shlex.join(["flagbench", "run", image, *options.command_line()])
 
     def require_fit(self) -> None:
-        """Raise FlagbenchError (out of memory) if no layout fits."""
+        """Raise FlagbenchError (OUT_OF_MEMORY) if no layout fits."""
         if self.first_fit is not None:
             return
         remedies = ["use devices with more memory"]
@@ -200,7 +200,7 @@ def make_plan(
         memory_gib: memory of a device. None: that of the stack's devices.
         options: preset, precision and settings of the run.
 
-    Raises FlagbenchError (usage) for a case that is not split, and for numbers that do not fit each other.
+    Raises FlagbenchError (USAGE) for a case that is not split, and for numbers that do not fit each other.
     """
     case, stack = _case_and_stack(name, catalog)
     per_node = per_node or min(DEVICES_PER_NODE, devices)
@@ -231,7 +231,7 @@ def _stack_with_accelerators(case: Case, catalog: Catalog) -> Stack:
 def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:
     """The case and the stack that `name` names; None if it names no stack.
 
-    Raises FlagbenchError (usage) for an unknown name, and for a case whose model is not split.
+    Raises FlagbenchError (USAGE) for an unknown name, and for a case whose model is not split.
     """
     _, stack_name = case_and_stack(name)
     stack: Stack | None = None
@@ -250,7 +250,7 @@ def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:
 def _device_memory(gib: float | None, stack: Stack | None) -> float:
     """Memory of a device in GiB: `gib` if it is given, else that of the stack's devices.
 
-    Raises FlagbenchError (usage) if it is out of range, not known, or not the same for all devices of the stack.
+    Raises FlagbenchError (USAGE) if it is out of range, not known, or not the same for all devices of the stack.
     """
     if gib is not None:
         if not 0 < gib <= LARGEST_MEMORY_GIB:

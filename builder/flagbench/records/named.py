@@ -49,14 +49,14 @@ def load_records(names: Sequence[str], store_url: str | None) -> list[Record]:
     """Return the records that names of any kind mean, in their order.
 
     A name that exists as a path, has a slash or ends in .json is a path. Raises FlagbenchError if a record does not
-    exist or is not valid, and (usage) if the beginning of an id matches several or `-` is named twice.
+    exist or is not valid, and (USAGE) if the beginning of an id matches several or `-` is named twice.
     """
     require_one_stdin(names)
     return [_load_record(name, store_url) for name in names]
 
 
 def require_one_stdin(names: Sequence[str]) -> None:
-    """Raise FlagbenchError (usage) if `-` is named twice: standard input can be read once."""
+    """Raise FlagbenchError (USAGE) if `-` is named twice: standard input can be read once."""
     if names.count("-") > 1:
         raise FlagbenchError(
             "standard input (-) is named more than once", remedy="write the records to files and name those"
@@ -87,7 +87,7 @@ def is_path(name: str) -> bool:
 def stored_record(name: str, store: Store) -> bytes:
     """Return the bytes of a stored record by `last`, `last~N`, its id or the beginning of its id.
 
-    Raises StoreError (usage) if the name is not an id or the beginning of several, and StoreError (data) if the
+    Raises StoreError (USAGE) if the name is not an id or the beginning of several, and StoreError (DATA) if the
     record does not exist or is damaged.
     """
     last = _LAST.fullmatch(name)
@@ -124,7 +124,7 @@ def _find_id(name: str, store: Store) -> str:
 
     A name that has the form of a whole id is returned even if no record has it: `Store.get` then reports that.
 
-    Raises StoreError (usage) if the name is not an id or matches several, and StoreError (data) if it matches none.
+    Raises StoreError (USAGE) if the name is not an id or matches several, and StoreError (DATA) if it matches none.
     """
     if not _BEGINNING_OF_ID.fullmatch(name):
         return check_record_id(name)
@@ -148,7 +148,7 @@ def _find_id(name: str, store: Store) -> str:
 
 
 def _no_record(name: str, store: Store) -> StoreError:
-    """Return the error for a name that matches no record. Raises StoreError (data) if the store does not exist."""
+    """Return the error for a name that matches no record. Raises StoreError (DATA) if the store does not exist."""
     series_id = named_series(name, store)
     if series_id is not None:
         return StoreError(
@@ -166,7 +166,7 @@ def _no_record(name: str, store: Store) -> StoreError:
 
 
 def _check_exists(store: Store) -> None:
-    """Raise StoreError (data) for a store that does not exist."""
+    """Raise StoreError (DATA) for a store that does not exist."""
     if store.missing:
         remedy = f"{_REMEDY_NO_RECORD}, or correct --store"
         raise StoreError(f"the store {store.url} does not exist", remedy=remedy, code=ExitCode.DATA)
@@ -253,7 +253,7 @@ def named_series(name: str, store: Store) -> str | None:
 
     The beginning of a record's id means the record: for it, the result is None, too.
 
-    Raises FlagbenchError (usage) for the beginning of several ids.
+    Raises FlagbenchError (USAGE) for the beginning of several ids.
     """
     if name == "last" or not _SERIES_ID.fullmatch(name):
         return None

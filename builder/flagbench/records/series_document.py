@@ -169,7 +169,7 @@ class SeriesDocument(Struct, frozen=True):
 
 
 def check_series_name(name: str) -> None:
-    """Check that a name can be part of a run's id and of a file's name. Raises FlagbenchError (usage)."""
+    """Check that a name can be part of a run's id and of a file's name. Raises FlagbenchError (USAGE)."""
     if SERIES_NAME.fullmatch(name) is None:
         raise FlagbenchError(
             f"--name '{brief(name)}' is not valid",

@@ -239,7 +239,7 @@ class Store:
 
         Unlike `health`, it puts an object, a small one that stays there.
 
-        Raises StoreError (usage) if it does not, and StoreError (network) if it cannot be reached.
+        Raises StoreError (USAGE) if it does not, and StoreError (ENGINE) if it cannot be reached.
         """
         if isinstance(self.blobs, BucketBlobs):
             with request_errors():
@@ -376,7 +376,7 @@ def open_store(url: str | None = None) -> Store:
     Args:
         url: a plain path, `file:///path` or `s3://bucket/prefix`.
 
-    Raises StoreError (usage) for any other address.
+    Raises StoreError (USAGE) for any other address.
     """
     address = url or os.environ.get(STORE_VARIABLE) or str(data_folder() / "store")
     if address.lower().startswith("s3:"):

@@ -31,7 +31,7 @@ class PrepareOptions:
 
 @dataclass(frozen=True)
 class PrepareRequest:
-    """One preparation of a case's data, weights or both. Raises FlagbenchError (usage) where OUT is missing."""
+    """One preparation of a case's data, weights or both. Raises FlagbenchError (USAGE) where OUT is missing."""
 
     case: Case
     stack: Stack

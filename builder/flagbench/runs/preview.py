@@ -182,7 +182,7 @@ def time_of_run(expected: DurationEstimate | None) -> str:
 def needs_confirmation(request: RunRequest, *, yes: bool) -> bool:
     """Whether the user must confirm a run: the published size on a processor may take days. `yes`: --yes is given.
 
-    Raises FlagbenchError (usage) if the user must confirm, but stdin or stderr is not a terminal.
+    Raises FlagbenchError (USAGE) if the user must confirm, but stdin or stderr is not a terminal.
     """
     may_take_days = request.stack.device_kind == "cpu" and request.options.preset == "reference"
     if yes or not may_take_days:

@@ -147,7 +147,7 @@ class LocalOptions(RunOptions):
 class RunRequest:
     """One run of a case on a stack, whose options are checked when it is made.
 
-    Raises FlagbenchError (usage) for the first option that the image would refuse.
+    Raises FlagbenchError (USAGE) for the first option that the image would refuse.
     """
 
     case: Case
@@ -200,7 +200,7 @@ def new_run_id() -> str:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raise FlagbenchError (usage) for a text that cannot be the id of a run."""
+    """Raise FlagbenchError (USAGE) for a text that cannot be the id of a run."""
     if _RUN_ID.fullmatch(run_id) is None:
         raise FlagbenchError(
             f"--run-id {run_id!r} is not valid",
@@ -217,7 +217,7 @@ def read_env(texts: Iterable[str], reserved: Container[str | None] = ()) -> dict
         texts: the values of the option.
         reserved: names to refuse in addition to those that flagbench sets.
 
-    Raises FlagbenchError (usage) for a text that does not begin with a name, a variable that is not set here, given
+    Raises FlagbenchError (USAGE) for a text that does not begin with a name, a variable that is not set here, given
     twice or set by flagbench, a value that cannot reach a process unchanged, and a secret, which is not repeated.
     """
     variables: dict[str, str] = {}
@@ -240,7 +240,7 @@ class _Variable(NamedTuple):
 
 
 def _read_variable(text: str) -> _Variable:
-    """The variable that one `--env` names. Raises FlagbenchError (usage) without repeating a misplaced secret."""
+    """The variable that one `--env` names. Raises FlagbenchError (USAGE) without repeating a misplaced secret."""
     name, equals, value = text.partition("=")
     if _VARIABLE_NAME.fullmatch(name) is None:
         raise FlagbenchError("a value of --env does not begin with a name", remedy="write --env NAME=VALUE")
@@ -254,7 +254,7 @@ def _read_variable(text: str) -> _Variable:
 
 
 def _check_variable(variable: _Variable, reserved: Container[str | None]) -> None:
-    """Raise FlagbenchError (usage) for a variable that flagbench sets, a secret, and an unusable value."""
+    """Raise FlagbenchError (USAGE) for a variable that flagbench sets, a secret, and an unusable value."""
     name = variable.name
     if name in _RESERVED or name in reserved:
         raise FlagbenchError(f"--env {name} is set by flagbench or the image", remedy="leave it out")
@@ -264,7 +264,7 @@ def _check_variable(variable: _Variable, reserved: Container[str | None]) -> Non
 
 
 def refuse_secret(option: str, name: str, value: str) -> None:
-    """Raise FlagbenchError (usage) if a value looks like a secret, which a record or a job would show to others.
+    """Raise FlagbenchError (USAGE) if a value looks like a secret, which a record or a job would show to others.
 
     `name` is the name of the variable that has the value; empty for the value of an option. The message does not
     repeat the value.
@@ -277,7 +277,7 @@ def refuse_secret(option: str, name: str, value: str) -> None:
 
 
 def check_options(options: RunOptions) -> None:
-    """Raise FlagbenchError (usage) for a number out of range, two lengths at once, or an invalid run id.
+    """Raise FlagbenchError (USAGE) for a number out of range, two lengths at once, or an invalid run id.
 
     What a case, a stack and a layout allow is checked when the configuration is resolved.
     """
@@ -293,7 +293,7 @@ def check_options(options: RunOptions) -> None:
 
 
 def _check_duration(option: str, duration: float | None, limit: float) -> None:
-    """Raise FlagbenchError (usage) for a duration that is given and not between 0 and the limit, in its unit."""
+    """Raise FlagbenchError (USAGE) for a duration that is given and not between 0 and the limit, in its unit."""
     if duration is not None and not 0 < duration <= limit:
         raise FlagbenchError(
             f"{option} {duration} is out of range", remedy=f"give a number above 0, up to {limit:.0f}"

@@ -131,7 +131,7 @@ class Side:
 
 
 def check_series(series: SeriesOptions, options: LocalOptions) -> None:
-    """Raise FlagbenchError (usage) for a name that is not valid, and for options that do not fit a series."""
+    """Raise FlagbenchError (USAGE) for a name that is not valid, and for options that do not fit a series."""
     if series.name is not None:
         check_series_name(series.name)
     if not series.requested:

@@ -73,7 +73,7 @@ def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via
     """Choose how to run: as `via` says if it is given.
 
     By default a run is native on the cpu stack, for a stack without a base image, and if this Python has torch and
-    there is no `docker`. All other runs are in a container. Raises FlagbenchError (usage) for a contradiction.
+    there is no `docker`. All other runs are in a container. Raises FlagbenchError (USAGE) for a contradiction.
 
     `only_docker`: the options that were given and only a container has.
     """
@@ -105,7 +105,7 @@ def targets_of(
     """The targets to run: the one of `request`, and with --interleave a second one.
 
     `flags`: options that were given and only a container has, in addition to those in `container`. Raises
-    FlagbenchError (usage) for options that contradict each other.
+    FlagbenchError (USAGE) for options that contradict each other.
     """
     only_docker = [*(word.partition("=")[0] for word in words(container)), *flags]
     if interleave is None:
@@ -123,7 +123,7 @@ def resolve_interleaved(name: str, request: RunRequest, catalog: Catalog) -> tup
     """The request of the second side of --interleave, and its image if `name` is that of an image.
 
     `name` is `CASE:STACK`, or an image of the same case and stack: a name with a slash, an id or a digest. Raises
-    FlagbenchError (usage) for anything else, and for another case.
+    FlagbenchError (USAGE) for anything else, and for another case.
     """
     try:
         case, stack = resolve_image(name, catalog)

@@ -27,7 +27,7 @@ def _find_user_folder(find: Callable[[str], Path], fallback_name: str) -> Path:
     """The folder that `find` of platformdirs returns for flagbench.
 
     For a user without a name and a home, as in many containers, it is `fallback_name` in the user's folder in TMPDIR.
-    The image side, record/unsent.py, uses the same one. Raises FlagbenchError (usage) if that cannot be used either.
+    The image side, record/unsent.py, uses the same one. Raises FlagbenchError (USAGE) if that cannot be used either.
     """
     with suppress(RuntimeError):  # platformdirs: no home directory
         folder = find("flagbench")

@@ -43,7 +43,7 @@ class _ComparedPart(NamedTuple):
 
 
 def check_distinct(records: Sequence[Record]) -> None:
-    """Raise FlagbenchError (usage) where two records are of one physical run."""
+    """Raise FlagbenchError (USAGE) where two records are of one physical run."""
     for a, b in combinations(records, 2):
         reason = explain_same_run(a, b)
         if reason is not None:
@@ -54,7 +54,7 @@ def check_distinct(records: Sequence[Record]) -> None:
 
 
 def check_one_machine(records: Sequence[Record]) -> None:
-    """Raise FlagbenchError (usage) where records differ in their machine, image or usable processors."""
+    """Raise FlagbenchError (USAGE) where records differ in their machine, image or usable processors."""
     first = records[0]
     for record in records[1:]:
         for part in _compare_machines(first, record):

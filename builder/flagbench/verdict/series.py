@@ -106,7 +106,7 @@ def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Recor
     """Return the records that the verdict is on, and the verdict.
 
     A series with problems is INVALID, and one whose runs are not one sample is INCONCLUSIVE. Raises FlagbenchError
-    (data) if no run left a record.
+    (DATA) if no run left a record.
     """
     runs = Runs([*series.records], [series])
     records = runs.to_verify()

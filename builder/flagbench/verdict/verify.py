@@ -144,7 +144,7 @@ def verify_baseline(
 
 
 def _check_apart(records: Sequence[Record], baseline: Sequence[Record]) -> None:
-    """Raise FlagbenchError (usage) if a record is on both sides."""
+    """Raise FlagbenchError (USAGE) if a record is on both sides."""
     ids = {record.record_id for record in records}
     for record in baseline:
         if record.record_id in ids:
@@ -173,7 +173,7 @@ def _conditions_and_digest(record: Record, *, any_seed: bool) -> dict[str, Scala
 
 
 def _check_baseline(findings: Findings) -> None:
-    """Raise FlagbenchError (data) if a record of the baseline is invalid."""
+    """Raise FlagbenchError (DATA) if a record of the baseline is invalid."""
     if not findings.invalid_baseline:
         return
     record_id = findings.invalid_baseline[0].record

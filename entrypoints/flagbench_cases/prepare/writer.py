@@ -51,7 +51,7 @@ class Writer:
         return os.path.join(self.folder, name)
 
     def need(self, size: int) -> None:
-        """Raise CaseError (14) if the disk has too little space for `size` bytes that are about to be written."""
+        """Raise CaseError (NOT_STORED) if the disk has too little space for another `size` bytes."""
         free = free_bytes(self.folder)
         if free is not None and free < size + SLACK:
             out = os.path.dirname(self.folder)
@@ -147,8 +147,8 @@ def writing(
 ) -> Iterator[Writer]:
     """Return a context manager with a Writer, whose folder becomes OUT/KIND on success and is removed otherwise.
 
-    Raises UsageError (2) if OUT/KIND exists, OUT is not writable, or another process is preparing the same; CaseError
-    (14) if the disk is full. With `force` a prepared folder is replaced atomically.
+    Raises UsageError (USAGE) if OUT/KIND exists, OUT is not writable, or another process is preparing the same;
+    CaseError (NOT_STORED) if the disk is full. With `force` a prepared folder is replaced atomically.
     """
     with _locked(out, kind):
         _remove_leftovers(out, kind)

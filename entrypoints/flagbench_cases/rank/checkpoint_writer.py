@@ -97,7 +97,10 @@ class CheckpointWriter:
         """The complete checkpoints of this run, oldest first; on rank 0 only."""
 
     def check_shared(self) -> None:
-        """Raise UsageError if the ranks do not see the same folder, CaseError (14) if one cannot write there."""
+        """Check that all ranks see the same folder and can write there.
+
+        Raises UsageError for different folders, and CaseError (NOT_STORED) if a rank cannot write.
+        """
         subject = "checkpoints"
         part = self._make_part(subject)
         try:
@@ -111,7 +114,7 @@ class CheckpointWriter:
     def write(self, workload: TrainWorkload, step: int, layout: dict[str, int] | None = None) -> None:
         """Write a checkpoint after `step`; all ranks wait until it is complete. `layout` is that of a split model.
 
-        Raises CaseError (14) on a rank that cannot write, and PeerError on every other rank.
+        Raises CaseError (NOT_STORED) on a rank that cannot write, and PeerError on every other rank.
         """
         tensors, facts = workload.state()
         rank_files = files_of_rank(workload, self.job)

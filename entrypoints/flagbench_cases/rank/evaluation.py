@@ -15,7 +15,7 @@ def write_evaluation(spool: RankSpool, evaluation: Evaluation, seconds: float, *
     """Write an evaluation that took `seconds` to the spool.
 
     `position` says when it was made: the number of `steps` done, the `epoch`, and in inference the `pass`. Raises
-    CaseError (12) for a result that is not finite.
+    CaseError (INVALID) for a result that is not finite.
     """
     measures = {extra["name"]: extra["value"] for extra in evaluation.extra}
     if evaluation.accuracy is not None:

@@ -116,13 +116,13 @@ class InferLoop:
         return seconds
 
     def _check_device_losses(self) -> None:
-        """Raise CaseError (12) if a loss that was read from the device after its step is not finite."""
+        """Raise CaseError (INVALID) if a loss that was read from the device after its step is not finite."""
         not_finite = self.timer.not_finite
         if not_finite is not None:
             self._fail_not_finite(not_finite.step, not_finite.loss)
 
     def _fail_not_finite(self, step: int, loss: float | None) -> None:
-        """Raise CaseError (12) for the loss of `step`, after the device times so far are written."""
+        """Raise CaseError (INVALID) for the loss of `step`, after the device times so far are written."""
         self.timer.drain()
         raise CaseError(
             f"the loss of step {step} is {loss}",

@@ -295,7 +295,7 @@ class TrainLoop:
         return self.timer.end_bookkeeping()
 
     def _handle_not_finite(self, loss: float | None) -> None:
-        """Raise CaseError (12), unless the loss scaler skipped the step and not too many in a row were skipped."""
+        """Raise CaseError (INVALID), unless the loss scaler skipped the step, and few steps before it in a row."""
         self._skipped += 1
         if self.workload.scaler_skipped() and self._skipped < MAX_SKIPPED:
             self.spool.fact("skipped", step=self.steps - 1)

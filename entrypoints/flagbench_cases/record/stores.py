@@ -40,13 +40,13 @@ class Store(Protocol):
     """The address that is written next to results that wait for this store; None if results never have to wait."""
 
     def check(self) -> None:
-        """Find out before the run whether results can be stored. Raises CaseError: usage (2), network (15)."""
+        """Check before the run that results can be stored. Raises CaseError: ENGINE (ENGINE), else USAGE."""
 
     def put_record(self, record: dict[str, Any], line: str) -> str:
-        """Store a record without replacing another one; returns its path or URL. Raises CaseError (14)."""
+        """Store a record without replacing another one; returns its path or URL. Raises CaseError (NOT_STORED)."""
 
     def put_bundle(self, record_id: str, bundle: Bundle) -> str:
-        """Store a bundle; returns its path or URL. Raises CaseError (14)."""
+        """Store a bundle; returns its path or URL. Raises CaseError (NOT_STORED)."""
 
 
 class FolderStore:
@@ -66,7 +66,7 @@ class FolderStore:
         """Write a record and its checksum; returns the path of the record. The checksum is written first, so that a
         record never exists without one.
 
-        Raises CaseError (14) if the record cannot be written or already exists.
+        Raises CaseError (NOT_STORED) if the record cannot be written or already exists.
         """
         folder, name = os.path.split(os.path.join(self.root, record_key(record)))
         sha256 = hashlib.sha256((line + "\n").encode("utf-8")).hexdigest()
@@ -75,7 +75,7 @@ class FolderStore:
         return output.write_file(folder, name, line)
 
     def put_bundle(self, record_id: str, bundle: Bundle) -> str:
-        """Copy a bundle into the folder; returns its path. Raises CaseError (14)."""
+        """Copy a bundle into the folder; returns its path. Raises CaseError (NOT_STORED)."""
         return copy_bundle(bundle, os.path.join(self.root, bundle_key(record_id, bundle)))
 
 
@@ -91,7 +91,7 @@ class BucketStore:
     def check(self) -> None:
         """Find out whether this key may write to the bucket, and whether the bucket never replaces an object.
 
-        Raises CaseError: network (15), else usage (2).
+        Raises CaseError: ENGINE (ENGINE), else USAGE.
         """
         try:
             self._bucket.check_keeps()
@@ -102,7 +102,7 @@ class BucketStore:
             raise UsageError(message, error.remedy) from None
 
     def put_record(self, record: dict[str, Any], line: str) -> str:
-        """Store a record, unless another one has its id; returns its URL. Raises CaseError (14)."""
+        """Store a record, unless another one has its id; returns its URL. Raises CaseError (NOT_STORED)."""
         key = record_key(record)
         with _raising(_not_stored):
             if self._bucket.put_if_absent(key, (line + "\n").encode("utf-8")):
@@ -113,7 +113,7 @@ class BucketStore:
         )
 
     def put_bundle(self, record_id: str, bundle: Bundle) -> str:
-        """Upload a bundle, in parts if it is large; returns its URL. Raises CaseError (14)."""
+        """Upload a bundle, in parts if it is large; returns its URL. Raises CaseError (NOT_STORED)."""
         key = bundle_key(record_id, bundle)
         with _raising(_not_stored):
             put_file(self._bucket, key, Path(bundle.path), bundle.sha256, content_type="application/gzip")
@@ -152,7 +152,7 @@ def bundle_key(record_id: str, bundle: Bundle) -> str:
 
 
 def copy_bundle(bundle: Bundle, path: str) -> str:
-    """Copy a bundle to a file atomically; returns the path. Raises CaseError (14)."""
+    """Copy a bundle to a file atomically; returns the path. Raises CaseError (NOT_STORED)."""
     folder, name = os.path.split(path)
     part = os.path.join(folder, f".{name}.part")
     try:

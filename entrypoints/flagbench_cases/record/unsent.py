@@ -24,7 +24,7 @@ class Unsent:
     """The results of one node that are kept until they are stored."""
 
     def __init__(self, record_id: str, meant_for: str, out: str | None) -> None:
-        """`out`: the folder of --out; without it, the user's data folder. Raises CaseError (14)."""
+        """`out`: the folder of --out; without it, the user's data folder. Raises CaseError (NOT_STORED)."""
         self.command = "flagbench results push"
         """The command that stores the results, on a machine where the folder of --out has the same name."""
         if out:
@@ -35,12 +35,12 @@ class Unsent:
         self._out = out
 
     def keep_record(self, line: str) -> str:
-        """Keep a record; returns its path. Raises CaseError (14)."""
+        """Keep a record; returns its path. Raises CaseError (NOT_STORED)."""
         name = self._record_id + ".json"
         return self._keep(name, lambda: output.write_file(self.folder, name, line))
 
     def keep_bundle(self, bundle: Bundle) -> str:
-        """Keep a bundle; returns its path. Raises CaseError (14)."""
+        """Keep a bundle; returns its path. Raises CaseError (NOT_STORED)."""
         name = _bundle_name(self._record_id, bundle)
         return self._keep(name, lambda: copy_bundle(bundle, os.path.join(self.folder, name)))
 
@@ -85,7 +85,10 @@ def _bundle_name(record_id: str, bundle: Bundle) -> str:
 
 
 def _data_folder() -> str:
-    """Return the folder of this user's data, as platformdirs has it on the host side. Raises CaseError (14)."""
+    """Return the folder of this user's data, as platformdirs has it on the host side.
+
+    Raises CaseError (NOT_STORED).
+    """
     base = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
     if os.path.isabs(base):
         return os.path.join(base, "flagbench")

@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, f"see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help or version. Raises CaseError (14) if stdout cannot be written."""
+        """Print help or version. Raises CaseError (NOT_STORED) if stdout cannot be written."""
         if (file or sys.stdout) is sys.__stdout__:
             output.write_line(1, message.rstrip("\n"), "the help")
         else:

@@ -47,8 +47,8 @@ class LineWriter:
     def write(self, timeout: float | None = None) -> bool:
         """Write what is not written yet, until nothing is accepted for `timeout` seconds (None: wait for ever).
 
-        Returns whether the line is complete. Raises CaseError (14) if the descriptor is closed, its reader has exited
-        or the disk is full.
+        Returns whether the line is complete. Raises CaseError (NOT_STORED) if the descriptor is closed, its reader
+        has exited or the disk is full.
         """
         milliseconds = None
         if timeout is not None:
@@ -77,12 +77,13 @@ class LineWriter:
 
 
 def write_line(descriptor: int, line: str, content_name: str = "the record") -> None:
-    """Write the whole line. Raises CaseError (14) if stdout is closed or cannot be written."""
+    """Write the whole line. Raises CaseError (NOT_STORED) if stdout is closed or cannot be written."""
     LineWriter(descriptor, line, content_name).write()
 
 
 def write_file(folder: str, name: str, line: str, replace: bool = False, newline: bool = True) -> str:
-    """Write a text to a file atomically; returns its path. Raises CaseError (14) if the file cannot be written.
+    """Write a text to a file atomically; returns its path. Raises CaseError (NOT_STORED) if the file cannot be
+    written.
 
     `replace`: whether a file of this name is replaced; otherwise it is an error. `newline`: whether one is appended.
     """

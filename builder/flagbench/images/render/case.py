@@ -85,8 +85,8 @@ def render_case(
         code: the packages, as `read_code` reads them.
 
     Raises:
-        FlagbenchError: (usage) the case has no code in the package, or a value cannot be written to a Dockerfile;
-            (build failed) an error in a template.
+        FlagbenchError: (USAGE) the case has no code in the package, or a value cannot be written to a Dockerfile;
+            (BUILD_FAILED) an error in a template.
     """
     if case.name == STACK_TIER:
         raise FlagbenchError(
@@ -111,7 +111,7 @@ def render_case(
 def case_values(case: Case, stack: Stack, lock: Lock) -> dict[str, Any]:
     """Collect the variables of a case's template; images/README.md documents them.
 
-    Raises FlagbenchError (usage) for a value that cannot be written to a Dockerfile.
+    Raises FlagbenchError (USAGE) for a value that cannot be written to a Dockerfile.
     """
     plain_name(case.name)
     steps = case_steps(case, stack.build, lock)
@@ -158,7 +158,7 @@ def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str,
     Args:
         code: the packages, as `read_code` reads them.
 
-    Raises FlagbenchError (usage) if the case has no code.
+    Raises FlagbenchError (USAGE) if the case has no code.
     """
     folder = _case_folder(case.name)
     code_folder = _case_folder(case.family or case.name)  # The cases of a family share their code.

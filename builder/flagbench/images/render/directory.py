@@ -75,7 +75,7 @@ def context_tar(directory: BuildDirectory, inputs: Mapping[str, Path | bytes]) -
     Args:
         inputs: content or its file, by relative posix path; they are added under inputs/. Files are streamed.
 
-    Raises FlagbenchError: (usage) an input file cannot be read; (build failed) it became shorter while it was read.
+    Raises FlagbenchError: (USAGE) an input file cannot be read; (BUILD_FAILED) it became shorter while it was read.
     """
     input_files = {f"{INPUTS}/{name}": content for name, content in inputs.items()}
     return tar_chunks({**directory.files, **input_files})
@@ -143,7 +143,7 @@ def _padding(size: int) -> bytes:
 def write_tree(directories: Mapping[str, BuildDirectory], folder: Path) -> None:
     """Write build directories, by their relative path, to `folder`.
 
-    Raises FlagbenchError (usage) if one of them exists already (then nothing is written), or cannot be written.
+    Raises FlagbenchError (USAGE) if one of them exists already (then nothing is written), or cannot be written.
     """
     for name in directories:
         if os.path.lexists(folder / name):

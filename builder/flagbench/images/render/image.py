@@ -46,7 +46,7 @@ class ImageTarget:
 def find_target(name: str, catalog: Catalog) -> ImageTarget:
     """Find the image that `case:stack`, or a stack's name or alias, names.
 
-    Raises UnknownNameError (usage) if there is none, or if the stack has no images.
+    Raises UnknownNameError (USAGE) if there is none, or if the stack has no images.
     """
     # A case alone is not the name of an image either; `resolve_image` raises the error that says how to write one.
     if ":" in name or name in catalog.cases:
@@ -79,7 +79,7 @@ class ImageRenderer:
     def find_lock(self, stack: Stack) -> Lock:
         """Return the stack's lock, which is read the first time.
 
-        Raises FlagbenchError (usage) if it is missing, malformed or stale.
+        Raises FlagbenchError (USAGE) if it is missing, malformed or stale.
         """
         if stack.name not in self._locks:
             self._locks[stack.name] = read_lock(stack, self._images)
@@ -116,7 +116,7 @@ class ImageRenderer:
 
         Returns a unified diff from the committed file to the rendered one, by path relative to images/.
 
-        Raises FlagbenchError (usage) outside a checkout.
+        Raises FlagbenchError (USAGE) outside a checkout.
         """
         images = self.find_committed_images()
         stale = find_stale(images, self._render_committed(), _COMMITTED_PATTERNS)
@@ -125,7 +125,7 @@ class ImageRenderer:
     def refresh(self) -> list[str]:
         """Bring the committed files up to date; returns the paths that were written or removed.
 
-        Raises FlagbenchError (usage) outside a checkout, or with a user's template.
+        Raises FlagbenchError (USAGE) outside a checkout, or with a user's template.
         """
         if self._template is not None:
             raise FlagbenchError(
@@ -135,7 +135,7 @@ class ImageRenderer:
         return write_stale(images, find_stale(images, self._render_committed(), _COMMITTED_PATTERNS))
 
     def find_committed_images(self) -> Path:
-        """Return the images/ folder next to the manifests. Raises FlagbenchError (usage) outside a checkout."""
+        """Return the images/ folder next to the manifests. Raises FlagbenchError (USAGE) outside a checkout."""
         images = self.catalog.root.parent / "images"
         if not images.is_dir():
             raise FlagbenchError(

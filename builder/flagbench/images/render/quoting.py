@@ -18,7 +18,7 @@ from flagbench.image_reference import find_reference
 def sh_quote(value: object) -> str:
     """Quote a value as one word of a shell command in a RUN instruction.
 
-    Raises FlagbenchError (usage) for a control character: a line break ends the instruction even inside quotes.
+    Raises FlagbenchError (USAGE) for a control character: a line break ends the instruction even inside quotes.
     """
     return shlex.quote(_printable(str(value), "a shell word"))
 
@@ -29,7 +29,7 @@ def env_value(value: object) -> str:
     ENV's grammar is neither the shell's nor JSON's: inside double quotes a backslash escapes a quote, a dollar sign
     and itself, `$NAME` is expanded, and a line break ends the instruction.
 
-    Raises FlagbenchError (usage) for a control character.
+    Raises FlagbenchError (USAGE) for a control character.
     """
     text = _printable(str(value), "the value of an environment variable")
     return '"' + re.sub(r'([\\"$])', r"\\\1", text) + '"'
@@ -52,7 +52,7 @@ def exec_form(words: Sequence[str]) -> str:
 def image_reference(value: object) -> str:
     """Check that a value is the reference of an image, `[host[:port]/]path[:tag][@sha256:...]`.
 
-    A reference contains nothing that ARG or FROM would expand. Raises FlagbenchError (usage) if it is none.
+    A reference contains nothing that ARG or FROM would expand. Raises FlagbenchError (USAGE) if it is none.
     """
     if find_reference(str(value)) is None:
         raise _refused(str(value), "an image reference")
@@ -62,7 +62,7 @@ def image_reference(value: object) -> str:
 def _checker(pattern: str, description: str) -> Callable[[object], str]:
     """Make a function that returns a value as text if it matches a pattern.
 
-    For any other value the function raises FlagbenchError (usage), which calls it not to be `description`.
+    For any other value the function raises FlagbenchError (USAGE), which calls it not to be `description`.
     """
 
     def check(value: object) -> str:
@@ -95,7 +95,7 @@ paragraph separators, which some readers take for a line break. Cs: surrogates, 
 
 
 def _printable(text: str, description: str) -> str:
-    """Return a text that has no control characters. Raises FlagbenchError (usage) if it has one."""
+    """Return a text that has no control characters. Raises FlagbenchError (USAGE) if it has one."""
     if any(unicodedata.category(character) in _CONTROL_CATEGORIES for character in text):
         raise _refused(text, f"{description}, which has no line breaks or other control characters")
     return text

@@ -47,7 +47,7 @@ def interpreter(stack: Stack) -> str:
 def render_stack(stack: Stack, lock: Lock, templates: Templates) -> BuildDirectory:
     """Render the build directory of a stack's image.
 
-    Raises FlagbenchError: (usage) a value cannot be written to a Dockerfile; (build failed) an error in a template.
+    Raises FlagbenchError: (USAGE) a value cannot be written to a Dockerfile; (BUILD_FAILED) an error in a template.
     """
     values = stack_values(stack, lock)
     dockerfile = templates.render("stack", stack.name, values)
@@ -67,7 +67,7 @@ def render_stack(stack: Stack, lock: Lock, templates: Templates) -> BuildDirecto
 def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
     """Collect the variables of a stack's template; images/README.md documents them.
 
-    Raises FlagbenchError (usage) for a value that cannot be written to a Dockerfile.
+    Raises FlagbenchError (USAGE) for a value that cannot be written to a Dockerfile.
     """
     _require_valid_names(stack)
     return {
@@ -90,7 +90,7 @@ def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
 def _require_valid_names(stack: Stack) -> None:
     """Check that names can be written without quotes, and that no variable is one that every image sets itself.
 
-    Raises FlagbenchError (usage) if not.
+    Raises FlagbenchError (USAGE) if not.
     """
     quoting.plain_name(stack.name)
     reserved = []

@@ -51,7 +51,7 @@ class PipStep:
 def stack_steps(stack: Stack, lock: Lock) -> dict[str, PipStep]:
     """Build the steps of a stack's image, by name: `torch`, which is empty if the base has it, and `packages`.
 
-    Raises FlagbenchError (usage) if the lock lacks a package that only cases need.
+    Raises FlagbenchError (USAGE) if the lock lacks a package that only cases need.
     """
     names = _locked_names(lock)
     missing = sorted(_names_for_cases(stack.build) - names)

@@ -81,7 +81,7 @@ class Templates:
             template: a user's template, which replaces those of the tier that it extends.
 
         Raises:
-            FlagbenchError: (usage) the user's template cannot be read; (build failed) it extends neither tier's
+            FlagbenchError: (USAGE) the user's template cannot be read; (BUILD_FAILED) it extends neither tier's
                 template, or overrides a block that this does not have, which would change nothing.
         """
         self._folders = (images, shipped_images())
@@ -115,7 +115,7 @@ class Templates:
             name: the name of the stack or the case, which may have a template of its own.
             values: the variables of the template.
 
-        Raises FlagbenchError (build failed) for an error in a template, with file and line.
+        Raises FlagbenchError (BUILD_FAILED) for an error in a template, with file and line.
         """
         with _template_errors():
             template = self._user_templates.get(tier)
@@ -168,7 +168,7 @@ def _extended_template(tree: nodes.Template) -> str:
 
 
 def _read_source(path: Path) -> str:
-    """Read the text of a user's template. Raises FlagbenchError (usage) if it cannot be read."""
+    """Read the text of a user's template. Raises FlagbenchError (USAGE) if it cannot be read."""
     try:
         return read_text(path)
     except (OSError, ValueError) as error:
@@ -177,7 +177,7 @@ def _read_source(path: Path) -> str:
 
 @contextmanager
 def _template_errors() -> Iterator[None]:
-    """Turn an error in a template into a FlagbenchError (build failed) with file and line.
+    """Turn an error in a template into a FlagbenchError (BUILD_FAILED) with file and line.
 
     A template can raise any exception. Those of our own code, such as a filter that refuses a value, are not changed.
     """

@@ -34,7 +34,7 @@ class Launcher(Protocol):
     def command(self, request: RunRequest) -> str:
         """The shell command that does the same as `launch`. Nothing is started, and no engine is contacted.
 
-        Raises FlagbenchError (usage) for options that cannot be used, or (data) for missing folders.
+        Raises FlagbenchError (USAGE) for options that cannot be used, or (DATA) for missing folders.
         """
 
     def check(self, request: RunRequest) -> None:

@@ -28,7 +28,7 @@ class Described:
 def describe(request: RunRequest, *, container: bool) -> Described:
     """Resolve the configuration of `request`. `container`: whether it runs in one, which does not see this /data.
 
-    Raises FlagbenchError: usage (2) for options that the case, its engine or the stack does not support, data (3) for
+    Raises FlagbenchError: USAGE for options that the case, its engine or the stack does not support, DATA for
     missing folders.
     """
     options = request.options
@@ -48,7 +48,7 @@ def describe(request: RunRequest, *, container: bool) -> Described:
 
 
 def check_folders(options: LocalOptions) -> None:
-    """Raise FlagbenchError if a folder to read is missing (data), or `--out` cannot be made or written to (usage)."""
+    """Raise FlagbenchError if a folder to read is missing (DATA), or `--out` cannot be made or written to (USAGE)."""
     mount_folders(options)  # raises for the folders to read
     if options.out is None:
         return

@@ -77,7 +77,7 @@ class DockerLauncher:
     def command(self, request: RunRequest) -> str:
         """The `docker run` line of the same container, without the image's digest: the engine is not asked for it.
 
-        Raises FlagbenchError (usage) for options that cannot be used, or (data) for missing folders.
+        Raises FlagbenchError (USAGE) for options that cannot be used, or (DATA) for missing folders.
         """
         return shlex.join(self._plan(request).command("--rm"))
 
@@ -96,8 +96,8 @@ class DockerLauncher:
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run the image; its progress goes to this process's stderr. The container is removed at the end.
 
-        Raises FlagbenchError if nothing could be started: usage (2) for a missing image, data (3) for a missing
-        folder or a damaged image in a bucket, wrong hardware (13) for a missing device, engine (15) otherwise.
+        Raises FlagbenchError if nothing could be started: USAGE for a missing image, DATA for a missing
+        folder or a damaged image in a bucket, WRONG_HARDWARE for a missing device, ENGINE otherwise.
         """
         from flagbench.runs.launchers.engine_container import run_container
 

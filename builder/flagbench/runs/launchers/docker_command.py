@@ -234,7 +234,7 @@ def plan_container(
 
 
 def _image_name(request: RunRequest, options: DockerOptions) -> str:
-    """The name by which the engine has the image of a run. Raises FlagbenchError (usage) for a malformed one."""
+    """The name by which the engine has the image of a run. Raises FlagbenchError (USAGE) for a malformed one."""
     image = request.image if options.image is None else options.image
     if is_in_bucket(image):
         image = parse_bucket_image(image).local_name

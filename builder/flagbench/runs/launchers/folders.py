@@ -33,8 +33,8 @@ class Folder:
 def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ...]]:
     """The options with the paths that the container sees, and the folders to mount there.
 
-    The folders to read must exist; `--out` need not exist yet, and is not made. Raises FlagbenchError: data (3) for
-    a folder to read that does not exist, usage (2) for a value that is not a path.
+    The folders to read must exist; `--out` need not exist yet, and is not made. Raises FlagbenchError: DATA for
+    a folder to read that does not exist, USAGE for a value that is not a path.
     """
     folders = []
     changed: dict[str, str] = {}
@@ -56,7 +56,7 @@ def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ..
 def output_folder(folder: str | None) -> Iterator[None]:
     """Make the folder of `--out` if it does not exist, and remove it at the end if nothing was written to it.
 
-    It is made here because the engine would make it for root. Raises FlagbenchError (usage) if it cannot be made.
+    It is made here because the engine would make it for root. Raises FlagbenchError (USAGE) if it cannot be made.
     """
     if folder is None:
         yield
@@ -80,7 +80,7 @@ def output_folder(folder: str | None) -> Iterator[None]:
 def host_path(name: str, option: str) -> Path:
     """The path of the file or folder `name` of this machine, absolute and with links resolved; it need not exist.
 
-    Raises FlagbenchError (usage) for a text that is not a path, or for a path that cannot be sent to the engine.
+    Raises FlagbenchError (USAGE) for a text that is not a path, or for a path that cannot be sent to the engine.
     `option` is the one that has the path as its value.
     """
     if "://" in name:
@@ -110,7 +110,7 @@ def host_path(name: str, option: str) -> Path:
 
 
 def _find_folder(name: str, option: str) -> Path:
-    """The path of a folder to read. Raises FlagbenchError (data) if it is not a folder."""
+    """The path of a folder to read. Raises FlagbenchError (DATA) if it is not a folder."""
     path = host_path(name, option)
     if path.is_dir():
         return path

@@ -116,7 +116,7 @@ def volumes_of(job: JobOptions) -> tuple[Volume, ...]:
 
 
 def check_data(run: RunOptions, job: JobOptions) -> None:
-    """Raise FlagbenchError (usage) for data of this machine or in a bucket: a pod reads data from a volume."""
+    """Raise FlagbenchError (USAGE) for data of this machine or in a bucket: a pod reads data from a volume."""
     if run.data is None:
         return
     if job.data_pvc is not None:
@@ -129,7 +129,7 @@ def check_data(run: RunOptions, job: JobOptions) -> None:
 
 
 def check_store(job: JobOptions) -> None:
-    """Raise FlagbenchError (usage) for a store that is not a bucket, and for --store-secret without --store."""
+    """Raise FlagbenchError (USAGE) for a store that is not a bucket, and for --store-secret without --store."""
     if job.store is None:
         if job.store_secret is not None:
             raise FlagbenchError(
@@ -163,7 +163,7 @@ _NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secr
 class JobRequest:
     """One job, whose options are checked when it is made.
 
-    Raises FlagbenchError (usage) for the first value that the image would refuse once the job has its nodes, that
+    Raises FlagbenchError (USAGE) for the first value that the image would refuse once the job has its nodes, that
     would give away a secret, or that cannot name a job. Quantities and other names are checked by the cluster.
     """
 
@@ -398,7 +398,7 @@ def image_fault(image: str) -> str | None:
 
 
 def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """`KEY=VALUE` texts by key. Raises FlagbenchError (usage) for a text without '=', and for a key given twice."""
+    """`KEY=VALUE` texts by key. Raises FlagbenchError (USAGE) for a text without '=', and for a key given twice."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")

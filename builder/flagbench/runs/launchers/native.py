@@ -41,7 +41,7 @@ _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
 def require_modules(names: Iterable[str], activity: str) -> None:
-    """Raise FlagbenchError (usage) if a module is not installed in this Python.
+    """Raise FlagbenchError (USAGE) if a module is not installed in this Python.
 
     `activity` is what imports the modules, such as `a native run`.
     """
@@ -54,7 +54,7 @@ def require_modules(names: Iterable[str], activity: str) -> None:
 
 
 def check_manifests(request: RunRequest) -> None:
-    """Raise FlagbenchError (usage) if the image side of this Python has other manifests than those of `request`.
+    """Raise FlagbenchError (USAGE) if the image side of this Python has other manifests than those of `request`.
 
     The image side reads manifests that were compiled into its package, which may be older.
     """
@@ -68,7 +68,7 @@ def check_manifests(request: RunRequest) -> None:
 
 
 def check_ranks(request: RunRequest) -> None:
-    """Raise FlagbenchError (usage) for a run on cpu with more ranks than this machine has processors for."""
+    """Raise FlagbenchError (USAGE) for a run on cpu with more ranks than this machine has processors for."""
     if request.stack.device_kind != "cpu":
         return
     excess = process_limits.excess_of_ranks(request.options.gpus)
@@ -90,7 +90,7 @@ class NativeLauncher:
     def command(self, request: RunRequest) -> str:
         """The shell command that starts the entrypoint.
 
-        Raises FlagbenchError (usage) if a module is missing, the image side has other manifests, or there are too few
+        Raises FlagbenchError (USAGE) if a module is missing, the image side has other manifests, or there are too few
         processors for the ranks.
         """
         check_ranks(request)
@@ -101,7 +101,7 @@ class NativeLauncher:
         return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *variables, *_PYTHON, *request.arguments()])
 
     def check(self, request: RunRequest) -> None:
-        """Raise FlagbenchError (usage) as `command` does."""
+        """Raise FlagbenchError (USAGE) as `command` does."""
         self.command(request)
 
     def launch(self, request: RunRequest) -> LaunchResult:

@@ -45,7 +45,7 @@ class PrepareResult(NamedTuple):
 
 
 def prepare_native(request: PrepareRequest) -> PrepareResult:
-    """Prepare in this Python. Raises FlagbenchError (usage) if a module that the case imports is not installed."""
+    """Prepare in this Python. Raises FlagbenchError (USAGE) if a module that the case imports is not installed."""
     needed: tuple[str, ...] = native.NEEDED
     if request.options.check:
         needed = native.NEEDED[:1]  # checksums need no framework
@@ -64,8 +64,8 @@ def prepare_in_container(
 ) -> PrepareResult:
     """Prepare in a container, which is removed at the end. An image in a bucket is pulled first.
 
-    Raises FlagbenchError if nothing could be started: usage (2) for a missing image, data (3) for a missing
-    source, engine (15) otherwise.
+    Raises FlagbenchError if nothing could be started: USAGE for a missing image, DATA for a missing
+    source, ENGINE otherwise.
     """
     from flagbench.runs.launchers.engine_container import run_container
 
@@ -126,7 +126,7 @@ def plan_prepare_container(request: PrepareRequest, image: str | None, host: Hos
 
 
 def _find_source(text: str, name: str) -> Path:
-    """The path of what the option `name` names. Raises FlagbenchError (data) if a container could not read it all."""
+    """The path of what the option `name` names. Raises FlagbenchError (DATA) if a container could not read it all."""
     path = host_path(text, f"--{name}")
     if not path.exists():
         raise FlagbenchError(

@@ -56,7 +56,7 @@ class LimitOptions:
         return min(limits, default=None)
 
     def check(self) -> None:
-        """Raise FlagbenchError (usage) for limits that are out of range or incomplete."""
+        """Raise FlagbenchError (USAGE) for limits that are out of range or incomplete."""
         _check_positive("--max-minutes", self.max_minutes)
         _check_positive("--max-cost", self.max_cost)
         _check_positive("--price", self.price)
@@ -69,7 +69,7 @@ class LimitOptions:
 
 
 def _check_positive(option: str, value: float | None) -> None:
-    """Raise FlagbenchError (usage) for a value that is not above 0, or that is larger than any real one."""
+    """Raise FlagbenchError (USAGE) for a value that is not above 0, or that is larger than any real one."""
     if value is not None and not 0 < value <= _LARGEST_VALUE:
         raise FlagbenchError(f"{option} {value} is out of range", remedy="give a number above 0")
 

@@ -171,7 +171,7 @@ class BundleCheck:
 def check_bundle(contents: BundleContents, catalog: Catalog) -> BundleCheck:
     """Compute the verdict of a bundle again and compare the two.
 
-    Raises FlagbenchError (data) if this flagbench does not have the claim.
+    Raises FlagbenchError (DATA) if this flagbench does not have the claim.
     """
     claim = _find_claim(contents, catalog)
     series = with_records(contents.series, lambda run: contents.records.get(run.record_id or ""))
@@ -202,7 +202,7 @@ def check_bundle(contents: BundleContents, catalog: Catalog) -> BundleCheck:
 
 
 def _find_claim(contents: BundleContents, catalog: Catalog) -> Claim:
-    """The claim of a bundle in this catalog. Raises FlagbenchError (data) if it has none of that id."""
+    """The claim of a bundle in this catalog. Raises FlagbenchError (DATA) if it has none of that id."""
     name = contents.claim["id"]
     claim = catalog.claims.get(name)
     if claim is None:

@@ -92,7 +92,7 @@ def _copy_raw_events(record: Record, store: Store, folder: Path) -> Iterator[tup
 def _lock_of_image(target: Target, records: Sequence[Record], catalog: Catalog) -> Path:
     """The lock file that the image was built from: the one with the digest that the records name.
 
-    Raises FlagbenchError (usage) if this machine has another lock for the image's stack, or none.
+    Raises FlagbenchError (USAGE) if this machine has another lock for the image's stack, or none.
     """
     from flagbench.images.render.templates import images_root  # jinja2, which `accept` does not need
 

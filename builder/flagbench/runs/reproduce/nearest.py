@@ -24,7 +24,7 @@ SHOWN = 3
 def find_claim(name: str, catalog: Catalog) -> Claim:
     """The row of that name.
 
-    Raises FlagbenchError (usage) for an unknown name. If it is the name of a case, the remedy lists the rows of the
+    Raises FlagbenchError (USAGE) for an unknown name. If it is the name of a case, the remedy lists the rows of the
     case that are nearest to this machine.
     """
     if name not in catalog.cases:

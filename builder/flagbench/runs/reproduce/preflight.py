@@ -69,7 +69,7 @@ def check_machine(
 def wrong_machine_error(
     plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts, forbidding: Sequence[Diagnosis]
 ) -> FlagbenchError:
-    """The error (wrong hardware) for findings that forbid a run, with the rows that come closest to this machine."""
+    """The error (WRONG_HARDWARE) for findings that forbid a run, with the rows that come closest to this machine."""
     machine = facts.accelerators
     model = machine_conditions(machine, catalog)[conditions.DEVICE_MODEL]
     closest = ""
@@ -121,7 +121,7 @@ def look_at_image(target: Target, catalog: Catalog) -> list[Diagnosis]:
 def describe_layout(plan: ReproductionPlan, *, container: bool) -> Described | Diagnosis:
     """The configuration of the runs, or a finding (FAIL) if the model cannot be divided over the devices.
 
-    Raises FlagbenchError (data) if a folder is missing.
+    Raises FlagbenchError (DATA) if a folder is missing.
     """
     try:
         return describe(plan.request, container=container)
