@@ -144,19 +144,20 @@ def _read(path: str) -> tuple[_Line, list[_Line]]:
 
 def _summarise_cpu(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The summary of the processors and the memory of the node. `samples`: the `cpu` of each sample."""
-
-    def values(name: str) -> list[Any]:
-        return [sample[name] for sample in samples if name in sample]
-
     return _present(
-        util_mean=_mean(values("util")),
-        others_mean=_mean(values("others")),
-        steal_mean=_mean(values("steal")),
-        quota=min(values("quota"), default=None),
-        throttled=_quota_used_up(values("throttled")),
-        mem_used_max_bytes=max(values("mem_used_bytes"), default=None),
-        rss_max_bytes=max(values("rss_bytes"), default=None),
+        util_mean=_mean(_values(samples, "util")),
+        others_mean=_mean(_values(samples, "others")),
+        steal_mean=_mean(_values(samples, "steal")),
+        quota=min(_values(samples, "quota"), default=None),
+        throttled=_quota_used_up(_values(samples, "throttled")),
+        mem_used_max_bytes=max(_values(samples, "mem_used_bytes"), default=None),
+        rss_max_bytes=max(_values(samples, "rss_bytes"), default=None),
     )
+
+
+def _values(samples: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    """The values under `key` of the samples that have it."""
+    return [sample[key] for sample in samples if key in sample]
 
 
 def _quota_used_up(counts: Sequence[Sequence[int]]) -> float | None:
@@ -221,7 +222,7 @@ def _health(index: int, lines: Sequence[_Line], samples: Sequence[dict[str, Any]
             if device["index"] == index:
                 health[line["when"]] = dict(device)
     for name in ("pcie_generation", "pcie_width"):
-        values = [sample[name] for sample in samples if name in sample]
+        values = _values(samples, name)
         if values and "after" in health:
             health["after"][name + "_loaded"] = max(values)
     return health
@@ -249,12 +250,8 @@ def _summarise_device(
     `static`: the device in the start line; `run_pids`: the processes of the run itself.
     """
     inside_span = [device for t, device in series if _is_within(t, span)]
-
-    def values(key: str) -> list[float]:
-        return [device[key] for device in inside_span if key in device]
-
-    powers = values("power_w")
-    clocks = values("sm_clock_mhz")
+    powers = _values(inside_span, "power_w")
+    clocks = _values(inside_span, "sm_clock_mhz")
     busy_clocks = []
     for device in inside_span:
         if "sm_clock_mhz" in device and "gpu_idle" not in device.get("throttle", ()):
@@ -268,15 +265,15 @@ def _summarise_device(
         name=static.get("name"),
         power_mean_w=_mean(powers),
         power_max_w=max(powers, default=None),
-        temperature_max_c=max(values("temperature_c"), default=None),
+        temperature_max_c=max(_values(inside_span, "temperature_c"), default=None),
         sm_clock_mean_mhz=_mean(clocks),
         sm_clock_min_mhz=min(clocks, default=None),
         sm_clock_busy_mhz=_mean(busy_clocks),
         sm_clock_max_mhz=static.get("sm_clock_max_mhz"),
         power_limit_w=static.get("power_limit_w"),
         power_limit_default_w=static.get("power_limit_default_w"),
-        util_mean=_mean(values("util")),
-        mem_used_max_bytes=max(values("mem_used_bytes"), default=None),
+        util_mean=_mean(_values(inside_span, "util")),
+        mem_used_max_bytes=max(_values(inside_span, "mem_used_bytes"), default=None),
         mem_used_before_bytes=static.get("mem_used_bytes"),
         foreign_processes=foreign_processes,
         throttle_seconds=_throttle_seconds(throttle_series, span, interval),

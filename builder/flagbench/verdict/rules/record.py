@@ -121,9 +121,11 @@ def _condition_device(subject: Subject) -> Iterator[str]:
     expected = " + ".join(names)
     if subject.accelerator is not None:
         expected = subject.accelerator.name
-    # Of several nodes only node 0 lists its devices; the condition joins those of all.
-    if record.system.nodes > 1 and isinstance(recorded, str) and set(names) < set(recorded.split(" + ")):
-        return
+    # Of several nodes only node 0 lists its devices; the condition has the models of all, joined by " + ".
+    if record.system.nodes > 1 and isinstance(recorded, str):
+        models = set(recorded.split(" + "))
+        if set(names) < models:  # a proper subset
+            return
     if recorded != expected:
         yield describe_difference(f"the condition {DEVICE_MODEL}", recorded, "system.devices gives", expected)
 
@@ -132,10 +134,12 @@ def _condition_device(subject: Subject) -> Iterator[str]:
 def _condition_software(subject: Subject) -> Iterator[str]:
     record = subject.record
     software = subject.record.software
-    for name, version in {**software.packages, "torch": software.torch, "cuda": software.cuda}.items():
-        recorded = record.conditions.get(name, version)
+    versions = {**software.packages, "torch": software.torch, "cuda": software.cuda}
+    for name, version in versions.items():
+        recorded = record.conditions.get(name, version)  # not every version is a condition
         # A package may leave its build out of its version.
-        if name in software.packages and (_extends(recorded, version) or _extends(version, recorded)):
+        differ_by_build = _extends(recorded, version) or _extends(version, recorded)
+        if name in software.packages and differ_by_build:
             continue
         if recorded != version:
             yield describe_difference(f"the condition {name}", recorded, "software has", version)
@@ -261,7 +265,7 @@ def _device_twice(subject: Subject) -> Iterator[str]:
     for rank in subject.record.ranks:
         if rank.uuid is not None or rank.local_rank is not None:
             devices_of_ranks.append(rank.uuid or f"{rank.local_rank} of node {rank.node}")
-    for names in (devices, devices_of_ranks):
+    for names in (devices, devices_of_ranks):  # each list by itself: both name the same devices
         for name, times in Counter(names).items():
             if times > 1:
                 yield f"the device {value_text(name)} is counted {times} times"
