@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,10 @@ import jsonschema
 import pytest
 
 from catalogs import CATALOG
+from flagbench.images.docker import BuildRequest
 from flagbench.images.lockfile import inputs_digest, read_lock, write_lock
+from flagbench.images.render.directory import context_tar, make_build_directory
+from flagbench.images.render.image import ImageRenderer
 from flagbench.manifests.load import load_catalog
 from packages import lock_entry, make_wheel
 from running import need
@@ -43,6 +47,12 @@ from importlib import metadata
 versions = [found.version for found in metadata.distributions(name="pyyaml")]
 print(json.dumps([yaml.__version__, versions]))
 """
+SHOW_TOOLKIT = """
+bin/nvcc --version | grep release
+readlink include && ls include
+ls lib64/ && readlink lib64/libcudart.so
+"""
+STATIC = ["libcudadevrt.a", "libcudart.so", "libcudart_static.a"]
 TORCH_OF = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
 
 
@@ -205,6 +215,28 @@ def test_every_package_to_compile_tells_its_metadata(stack, needy, base, docker_
     assert sorted(listed) == sorted(
         "%s-%s.tar.gz" % (each.replace("-", "_"), locked[each]) for each in COMPILED[stack]
     )
+
+
+def test_a_toolkit_is_copied_onto_a_base_without_one(builds, base, docker_engine, docker_client):
+    """The beginning of the stack's Dockerfile and that instruction alone; links stay links."""
+    stack = builds.stack("standin-a100-cuda11.8")
+    dockerfile = ImageRenderer(load_catalog(builds.manifests)).render_stack(stack).dockerfile
+    head, from_base, steps = dockerfile.partition("\nFROM ${BASE}\n")
+    copying = re.findall(r"^RUN --mount=type=bind,from=toolkit(?:.*\\\n)*.*\n", steps, re.MULTILINE)
+    assert len(copying) == 1
+    directory = make_build_directory("standin/copied", head + from_base + copying[0], {})
+    built = docker_engine.build(
+        BuildRequest(
+            context_tar(directory, {}),
+            tags=("flagbench-standin/copied",),
+            build_args={"BASE": base("debian"), "TOOLKIT": base("toolkit")},
+        )
+    )
+    shown = in_container(docker_client, built.id, "sh", "-c", f"cd {stack.build.toolkit.folder}; {SHOW_TOOLKIT}")
+    version, *files = shown.decode().splitlines()
+    assert version.startswith("Cuda compilation tools, release 11.8,")
+    # Another library of the toolkit stays behind.
+    assert files == ["targets/x86_64-linux/include", "cusparse.h", *STATIC, "libcudart.so.11.0"]
 
 
 # -- a base that is not the right one -----------------------------------------------------------------------------

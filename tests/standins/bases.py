@@ -73,6 +73,7 @@ def bases(python38: str, python311: str) -> dict[str, Base]:
         "python38": Base("python38", Python(python38, TORCH_1, with_prefix=True)),
         "torch": Base("torch", Python(python311, TORCH_2, with_prefix=False)),
         "cuda": Base("cuda", None, below="python38"),
+        "toolkit": Base("toolkit", None, below="cuda"),
         "hopper": Base("hopper", None, below="torch"),
         "conda": Base("conda", None, below="torch"),
     }

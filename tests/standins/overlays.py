@@ -60,7 +60,7 @@ CHANGES = {
     "a100-cuda11.6": Change(base="cuda", torch="1.12.1"),
     # Debian's Python stands for Ubuntu's 3.10, a torch for processors for the one for CUDA 11.8.
     "a100-cuda11.8": Change(
-        base="debian", torch="2.13", python="3.11", packages={"torch==2.6.0+cu118": TORCH}, indexes=(TORCH_INDEX,)
+        base="toolkit", torch="2.13", python="3.11", packages={"torch==2.6.0+cu118": TORCH}, indexes=(TORCH_INDEX,)
     ),
     # Two copies of Python and torch are enough: newer bases bring Python 3.12, their stand-ins Debian's 3.11.
     "c500-maca2.18": Change(base="python38", torch="1.12.1"),

@@ -300,6 +300,8 @@ class ImageBuilder:
             build_args["MAX_JOBS"] = str(compiler_jobs(self._engine.resources(), tier.compiles))
             if not self._options.no_cache:
                 build_args["BASE_DIGEST"] = tier.base.identity
+        if self._options.base is not None and tier.lock.toolkit and (tier.is_stack or tier.compiles):
+            build_args["TOOLKIT"] = tier.base.reference
         inputs: Mapping[str, Path | bytes] = {}
         if tier.installs:
             inputs = make_inputs(self._options, tier.lock)

@@ -40,6 +40,7 @@ from flagbench.images.lockfile import (
     lock_path,
     parse_packages,
     read_base,
+    read_toolkit,
     write_lock,
 )
 from flagbench_core.exit_codes import ExitCode
@@ -195,6 +196,7 @@ def update_lock(
         base_digest=base.digest,
         base_digest_of=base.digest_of,
         base_digest_source=base.source,
+        toolkit=read_toolkit(stack),
         inputs=inputs_digest(stack),
         entries=tuple(sorted(packages.locked, key=by_name)),
         unresolved=tuple(sorted(packages.unresolved, key=by_name)),

@@ -104,6 +104,8 @@ class Lock:
     base_digest_source: str | None = None
     """The address of a page that states the base's digest, or UNKNOWN_SOURCE. None: it is from the base's registry or
     the stack's manifest."""
+    toolkit: str | None = None
+    """The image of the stack's toolkit, with its digest; None if the stack has none."""
 
     @property
     def digest(self) -> str:
@@ -121,6 +123,8 @@ class Lock:
             f"# base: {self.base_image or NO_BASE}@{self.base_digest or 'unresolved'}",
             f"# inputs: {self.inputs}",
         ]
+        if self.toolkit is not None:
+            lines.insert(4, f"# toolkit: {self.toolkit}")
         return "\n".join(lines) + "\n"
 
     @property
@@ -231,6 +235,7 @@ class _FlagbenchTable(msgspec.Struct, rename="kebab"):
     base_digest: _Digest | None = None
     base_digest_of: DigestOf | None = None
     base_digest_source: _Line | None = None
+    toolkit: _Line | None = None
     unresolved: list[_UnresolvedTable] = []
 
 
@@ -297,6 +302,7 @@ def parse_lock(text: str, stack: Stack) -> Lock:
         unresolved=tuple(Unresolved(pin.name, pin.version, reason=pin.reason) for pin in table.unresolved),
         base_digest_of=table.base_digest_of,
         base_digest_source=table.base_digest_source,
+        toolkit=table.toolkit,
     )
 
 
@@ -325,6 +331,8 @@ def explain_staleness(lock: Lock, stack: Stack) -> str | None:
         return f"its base is {lock.base_image or NO_BASE}, the manifest says {base.image or NO_BASE}"
     if base.digest not in (None, lock.base_digest):
         return f"its base has the digest {lock.base_digest or 'unresolved'}, the manifest says {base.digest}"
+    if lock.toolkit != read_toolkit(stack):
+        return f"its toolkit is from {lock.toolkit}, the manifest says {read_toolkit(stack)}"
     if lock.inputs != inputs_digest(stack):
         return "Python, platform, packages or indexes in the manifest changed since it was made"
     return None
@@ -353,6 +361,13 @@ def read_base(stack: Stack) -> ManifestBase:
             remedy=f"correct {stack.path}; write it like registry.example/base:1",
         )
     return ManifestBase(reference.tagged, reference.digest)
+
+
+def read_toolkit(stack: Stack) -> str | None:
+    """The image of the toolkit in a stack's manifest, with its digest; None if the stack has none."""
+    if stack.build.toolkit is None:
+        return None
+    return stack.build.toolkit.image
 
 
 def write_lock(lock: Lock, images: Path) -> bool:
@@ -389,6 +404,7 @@ def _format_lock(lock: Lock) -> str:
         "base-digest": lock.base_digest,
         "base-digest-of": lock.base_digest_of,
         "base-digest-source": lock.base_digest_source,
+        "toolkit": lock.toolkit,
     }
     tables = [_format_table("[tool.flagbench]", settings)]
     for pin in lock.unresolved:

@@ -71,6 +71,20 @@ class OtherPython:
 
 
 @dataclass(frozen=True)
+class Toolkit:
+    """A compiler for the device that is copied from another image, because the base image does not have it."""
+
+    image: Annotated[str, Meta(pattern=r"^[^\s@]+@sha256:[0-9a-f]{64}\Z")]
+    """The reference of the image that has the toolkit, with its digest. A build with `--base` takes the toolkit from
+    that base."""
+    folder: Annotated[str, Meta(pattern=r"^/[^\s]+\Z")]
+    """The path of the toolkit, the same in both images. Packages are compiled with all of it."""
+    files: Annotated[tuple[Word, ...], Meta(min_length=1)]
+    """The files and folders in `folder` that are copied to the image of the stack: those that compilations during a
+    run need."""
+
+
+@dataclass(frozen=True)
 class StackBuild:
     """How the images of a stack are built on its base image."""
 
@@ -96,6 +110,8 @@ class StackBuild:
     other_python: tuple[OtherPython, ...] = ()
     """The packages to install from wheels for another Python version, without their dependencies, only in images of
     cases that need them."""
+    toolkit: Toolkit | None = None
+    """The compiler for the device. Null if the base image has one, or if none is needed."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from flagbench.image_reference import LOCAL
 from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import BuildDirectory, make_build_directory
 from flagbench.images.render.quoting import apt_name, index_url, plain_name, variable_name
-from flagbench.images.render.stack import HOME, TINI, interpreter
+from flagbench.images.render.stack import HOME, TINI, interpreter, toolkit_values
 from flagbench.images.render.steps import (
     COMPILE,
     PipStep,
@@ -124,6 +124,7 @@ def case_values(case: Case, stack: Stack, lock: Lock) -> dict[str, Any]:
         "python": interpreter(stack),
         "wheels": WHEELS,
         "indexes": [index_url(url) for url in stack.build.indexes],
+        "toolkit": toolkit_values(stack),
         # Steps that install wheels of an index, by the name of their folder.
         "installed": {name: step for name, step in steps.items() if step and not name.startswith(COMPILE)},
         "compiled": [_compilation(package, steps, stack, lock) for package in needed_to_compile(case, stack.build)],

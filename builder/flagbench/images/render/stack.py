@@ -75,6 +75,7 @@ def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
         "stack": stack,
         "base": _base_reference(lock),
         "pinned": lock.base_digest is not None,
+        "toolkit": toolkit_values(stack),
         "python_version": quoting.python_version(stack.python),
         "python": interpreter(stack),
         "apt": [*map(quoting.apt_name, _apt_packages(stack)), *_rdma_packages(stack)],
@@ -85,6 +86,20 @@ def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
         "kept": BASE_PACKAGES,
         "user_home": USER_HOME,
     }
+
+
+def toolkit_values(stack: Stack) -> dict[str, Any] | None:
+    """Collect the variables with which a template takes the stack's toolkit from its image; None if it has none.
+
+    Raises FlagbenchError (usage) for a value that cannot be written to a Dockerfile.
+    """
+    toolkit = stack.build.toolkit
+    if toolkit is None:
+        return None
+    folder = quoting.absolute_path(toolkit.folder)
+    for file in toolkit.files:
+        quoting.absolute_path(f"{folder}/{file}")
+    return {"image": quoting.image_reference(toolkit.image), "folder": folder, "files": toolkit.files}
 
 
 def _require_valid_names(stack: Stack) -> None:

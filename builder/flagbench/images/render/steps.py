@@ -115,6 +115,8 @@ def wheel_key(package: Compiled, stack: Stack, lock: Lock) -> str:
         select_packages(lock, _BUILD_TOOLS).hashed_requirements(),
         [stack.python, stack.platform, stack.build.interpreter, sorted(package.env.items())],
     ]
+    if lock.toolkit is not None:
+        decisive.append(lock.toolkit)
     digest = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
     return f"{package.name}-{digest[:_KEY_DIGITS]}"
 

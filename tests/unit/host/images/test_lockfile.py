@@ -13,6 +13,7 @@ from flagbench.images.lockfile import (
     load_lock,
     lock_path,
     read_lock,
+    read_toolkit,
     requirements_file,
     select_packages,
     write_lock,
@@ -44,6 +45,7 @@ def lock(stack):
         inputs=inputs_digest(stack),
         entries=(lock_entry("flash-attn", "2.7.3", C), lock_entry("numpy", "2.2.6", A, B)),
         unresolved=(Unresolved("torch", "2.6.0+cu118", reason=REASON),),
+        toolkit=read_toolkit(stack),
     )
 
 
@@ -62,7 +64,7 @@ def test_a_lock_is_read_as_it_was_written(lock, stack, tmp_path):
 
 
 def test_what_pip_cannot_take_along_is_in_comments(lock, stack):
-    assert requirements_file(stack, lock).splitlines()[5:] == [
+    assert requirements_file(stack, lock).splitlines()[6:] == [
         "numpy==2.2.6 \\",
         f"    --hash={A} \\",
         f"    --hash={B}",
@@ -124,6 +126,8 @@ def test_without_a_lock_the_command_that_makes_one_is_named(content, stack, tmp_
         (lambda s: changed(s, indexes=()), "indexes"),
         (lambda s: on_base(s, "debian:13"), "debian:13"),
         (lambda s: on_base(s, f"{s.base_image}@{B}"), B),
+        (lambda s: changed(s, toolkit=dataclasses.replace(s.build.toolkit, image=f"devel@{B}")), f"devel@{B}"),
+        (lambda s: changed(s, toolkit=None), "toolkit"),
     ],
 )
 def test_a_stale_lock_names_what_changed(change, named, lock, stack):

@@ -8,12 +8,13 @@ import yaml
 from flagbench.errors import FlagbenchError
 from flagbench.images.build import compiler_jobs
 from flagbench.images.docker import Resources
-from flagbench.images.lockfile import inputs_digest, write_lock
+from flagbench.images.lockfile import inputs_digest, load_lock, write_lock
 from flagbench.manifests.load import load_catalog
 from flagbench_core.exit_codes import ExitCode
 from packages import lock_entry
 
 GIB = 2**30
+DEVEL = "vendor/devel:1@sha256:" + "f" * 64
 KERNELS = lock_entry("kernels", "1.0", "sha256:" + "1" * 64)
 
 
@@ -67,6 +68,34 @@ def test_other_cases_are_as_they_were(build, needy, engine):
     build("glm:mini", catalog=needy)
     assert not engine.requests[1].build_args.keys() & {"MAX_JOBS", "BASE_DIGEST"}
     assert not any(name.startswith("inputs/") for name in engine.contexts[1])
+
+
+@pytest.fixture
+def with_toolkit(needy, manifests):
+    """The stack `mini` takes the compiler from another image than its base."""
+    path, images = manifests / "stacks" / "mini.yaml", manifests.parent / "images"
+    plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    plain["build"]["toolkit"] = {"image": DEVEL, "folder": "/usr/local/mini", "files": ["bin"]}
+    path.write_text(yaml.safe_dump(plain), encoding="utf-8")
+    catalog = load_catalog(manifests)
+    write_lock(dataclasses.replace(load_lock(catalog.stacks["mini"], images), toolkit=DEVEL), images)
+    return catalog
+
+
+def test_a_base_that_is_given_brings_the_toolkit_too(build, with_toolkit, engine):
+    build(catalog=with_toolkit, base=None, allow_unlocked=True)
+    assert [request.build_args.get("TOOLKIT") for request in engine.requests] == [None, None]
+    engine.requests.clear()
+    engine.images["mirror/devel:1"] = engine.images["debian:bookworm-slim"]
+    for image in ("distilbert:mini", "glm:mini"):
+        build(image, catalog=with_toolkit, base="mirror/devel:1", no_cache=True)
+    # The stack, the case that compiles, and the one that does not.
+    given = {request.tags[0]: request.build_args.get("TOOLKIT") for request in engine.requests}
+    assert given == {
+        "flagbench/stack:mini": "mirror/devel:1",
+        "flagbench/distilbert:mini": "mirror/devel:1",
+        "flagbench/glm:mini": None,
+    }
 
 
 def test_each_tier_is_given_the_files_that_it_installs(build, needy, engine, wheelhouse, ca_bundle):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from flagbench.images.lockfile import Lock, LockEntry, Unresolved, canonical, inputs_digest
+from flagbench.images.lockfile import Lock, LockEntry, Unresolved, canonical, inputs_digest, read_toolkit
 from flagbench.images.render.directory import BuildDirectory
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates, shipped_images
@@ -107,6 +107,7 @@ def lock_of(
         inputs_digest(stack),
         tuple(LockEntry(name, version, (HASH,)) for name, version in pins.items() if name not in unresolved),
         tuple(Unresolved(name, pins[name], reason="its index could not be reached") for name in unresolved),
+        toolkit=read_toolkit(stack),
     )
 
 

@@ -137,13 +137,25 @@ def test_a_case_that_needs_nothing_compiles_nothing(render_needs: Render) -> Non
 
 def test_each_package_is_compiled_in_its_own_stage(render_needs: Render) -> None:
     rendered = render_needs("flash-attn", "deepspeed")
-    assert stages(rendered) == ["wheel-flash-attn", "wheel-deepspeed", "wheels", "${STACK_IMAGE}"]
+    assert stages(rendered) == ["toolkit", "wheel-flash-attn", "wheel-deepspeed", "wheels", "${STACK_IMAGE}"]
     images = [i.words[1] for i in instructions(rendered, "FROM")]
-    assert images == ["${STACK_IMAGE}", "${STACK_IMAGE}", "scratch", "${STACK_IMAGE}"]
+    assert images == ["${TOOLKIT}", "${STACK_IMAGE}", "${STACK_IMAGE}", "scratch", "${STACK_IMAGE}"]
     for name in ("flash-attn", "deepspeed"):
         text = rendered.files[f"steps/compile-{name}/requirements.lock"].decode()
         assert [line.partition("==")[0] for line in text.splitlines() if "==" in line] == [name]
     assert instructions(rendered, "USER")[-1].words == ["USER", "1000:0"]
+
+
+def test_a_package_is_compiled_with_the_whole_toolkit(full: Stack, render_needs: Render) -> None:
+    """As a base that has the device's compiler is compiled on; another toolkit makes another wheel."""
+    mounted = "--mount=type=bind,from=toolkit,source=/usr/local/cuda-11.8,target=/usr/local/cuda-11.8"
+    rendered = render_needs("flash-attn")
+    assert [mounted in i.words for i in instructions(rendered, "RUN") if "steps/compile-" in i.text] == [True]
+    base_has_it = render_needs("flash-attn", stack=in_build(full, toolkit=None))
+    assert stages(base_has_it) == ["wheel-flash-attn", "wheels", "${STACK_IMAGE}"]
+    keys = [set(re.findall(r"flash-attn-[0-9a-f]{12}", each.dockerfile)) for each in (rendered, base_has_it)]
+    assert [len(key) for key in keys] == [1, 1]
+    assert keys[0] != keys[1]
 
 
 def test_only_what_is_named_is_there(render_needs: Render) -> None:

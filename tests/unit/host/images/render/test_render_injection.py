@@ -59,6 +59,14 @@ def of_other_python(name: str, python: str) -> Change:
     return change
 
 
+def of_toolkit(field: str, made: Callable[[str], Any] = str) -> Change:
+    def change(stack: Stack, case: Case, value: str) -> tuple[Stack, Case]:
+        assert stack.build.toolkit is not None
+        return in_build(stack, toolkit=replace(stack.build.toolkit, **{field: made(value)})), case
+
+    return change
+
+
 # In a Dockerfile as it is: the text before an evil value, and more values that are refused.
 REFUSED: dict[str, tuple[Change, str, list[str]]] = {
     "stack": (of_stack("name"), "", ["", "-o", "../x", "."]),
@@ -80,6 +88,9 @@ REFUSED: dict[str, tuple[Change, str, list[str]]] = {
     "compiled package": (of_compiled("name"), "", ["", "-o", "../x"]),
     "its variable": (of_compiled("env", lambda value: {value: "1"}), "", ["", "1A"]),
     "its apt": (of_compiled("apt", lambda value: (value,)), "", ["", "-o"]),
+    "toolkit": (of_toolkit("image"), "", ["", "-o", "a@sha256:1"]),
+    "its folder": (of_toolkit("folder"), "/usr/", ["", "/", "usr/local"]),
+    "its files": (of_toolkit("files", lambda value: (value,)), "bin/", ["", "/bin", "bin/"]),
     "package for another Python": (of_other_python("", "3.10"), "", ["-o"]),
     "the other Python": (of_other_python("plain", ""), "", ["", "3"]),
 }

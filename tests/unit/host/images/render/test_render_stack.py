@@ -34,6 +34,17 @@ def test_the_base_is_pinned_unresolved_or_has_to_be_given(catalog: Catalog, stac
     assert "--base" in none.dockerfile
 
 
+def test_a_toolkit_is_copied_from_its_own_image(full: Stack, stack_image: Render) -> None:
+    toolkit = full.build.toolkit
+    assert toolkit is not None
+    copied = stack_image(full)
+    assert f"\nARG TOOLKIT={toolkit.image}\n" in copied.dockerfile
+    assert [i.words[1:] for i in instructions(copied, "FROM")] == [["${TOOLKIT}", "AS", "toolkit"], ["${BASE}"]]
+    (run,) = (i.words for i in instructions(copied, "RUN") if "from=toolkit" in i.text)
+    assert {"bin/nvcc", "nvvm/bin", "targets/x86_64-linux/include"} <= {*run[run.index("--parents") :]}
+    assert "TOOLKIT" not in stack_image(in_build(full, toolkit=None)).dockerfile
+
+
 def test_torch_comes_first_and_no_package_of_cases(full: Stack, stack_image: Render) -> None:
     files = stack_image(full, extra=("filelock==3.1", "nvidia-nccl-cu11==2.21.5")).files
     assert {path for path in files if path.endswith("requirements.lock")} == {
