@@ -7,11 +7,12 @@ VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # The S3 server of .ci/storage, if its environment is set.
 FLAGBENCH_TEST_S3 ?=
-# Additional options for tests.reenact, tests/bench/verdicts.py, accept_simulation.py and demo.py (`make bench`), and for
-# pytest (`make test`).
+# Additional options for tests.reenact, tests/bench/verdicts.py, accept_simulation.py, fleet_simulation.py and demo.py
+# (`make bench`), and for pytest (`make test`).
 REENACT ?=
 VERDICTS ?=
 ACCEPTANCES ?=
+FLEETS ?=
 DEMO ?=
 PYTEST ?=
 BIN := $(VENV)/bin
@@ -65,10 +66,11 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 
 # The longest first; OPTIONS are those of one of them.
 OPTIONS :=
-SINGLE := adapter trainer startup harness accept_simulation verdicts
+SINGLE := adapter trainer startup harness accept_simulation fleet_simulation verdicts
 .PHONY: $(SINGLE:%=bench-%)
 bench-verdicts: OPTIONS = $(VERDICTS)
 bench-accept_simulation: OPTIONS = $(ACCEPTANCES)
+bench-fleet_simulation: OPTIONS = $(FLEETS)
 $(SINGLE:%=bench-%): bench-%:
 	$(BIN)/python tests/bench/$*.py $(OPTIONS)
 

@@ -1,4 +1,4 @@
-"""The table of the limits of an acceptance, in docs/accept.md."""
+"""The tables of the limits of an acceptance, in docs/accept.md, and of those between nodes, in docs/fleet.md."""
 
 from __future__ import annotations
 
@@ -18,6 +18,21 @@ def acceptance_limits(catalog: Catalog) -> Iterator[tuple[str, ...]]:
         for limit in override_limits(catalog.limits, device.acceptance):
             if limit.id in device.acceptance:
                 yield _row(f"`{limit.id}` of `{device.id}`", limit)
+
+
+def nodes_limits(catalog: Catalog) -> Iterator[tuple[str, ...]]:
+    """A row for each limit between nodes of manifests/limits.yaml."""
+    for limit in catalog.nodes_limits.limits:
+        number = str(limit.kind)
+        if limit.processor:
+            number = f"{number}, on a processor"
+        yield (
+            number,
+            f"{1 - limit.look_below:.0%}",
+            f"{1 - limit.drain_below:.0%}",
+            f"{limit.least_spread:.1%}",
+            limit.source,
+        )
 
 
 def _row(name: str, limit: AcceptanceLimit) -> tuple[str, ...]:

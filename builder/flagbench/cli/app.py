@@ -20,6 +20,7 @@ GROUPS = {
     "Measure and judge": {
         "run": "Run a case, keep its record in the store, and show it beside the published row.",
         "accept": "Say whether this machine is what it should be: preflight, roofs and one case within minutes.",
+        "fleet": "Judge the nodes of a store together: which to drain, to look at, or to look for.",
         "verify": "Say whether a record reproduces a published number, and why not.",
         "reproduce": "Run what a published row says until the verdict is decided, and bundle all evidence of it.",
         "list": "Show the cases, stacks, devices and claims there are.",

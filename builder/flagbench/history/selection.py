@@ -53,8 +53,8 @@ def select(
     Raises FlagbenchError (USAGE) for an unknown case or stack, and for anything else than a time.
     """
     case, stacks = names(case, stack)
-    oldest = _parse_time(since, "--since")
-    end = _parse_time(older_than, "--older-than")
+    oldest = parse_time(since, "--since")
+    end = parse_time(older_than, "--older-than")
     for entry in store.list_records(case, *stacks):
         if oldest is not None and entry.created_at < oldest:
             return  # the records that follow are older
@@ -111,7 +111,7 @@ def speed_of(summary: Summary) -> str | None:
     return f"{four_digits(speed)} {summary.gate_unit or ''}".rstrip()
 
 
-def _parse_time(text: str | None, option: str) -> str | None:
+def parse_time(text: str | None, option: str) -> str | None:
     """Return a date such as 2026-01-31, or an age such as 30d, 12h or 2w, as a time in the format of records, UTC.
 
     Raises FlagbenchError (USAGE), which names the option.

@@ -1,8 +1,9 @@
 """The types of acceptance limits: manifests/limits.yaml, and the overrides of them in the manifest of a device.
 
 An acceptance (`flagbench accept`) measures a machine, divides each number by a reference, and compares the ratio with
-a limit. The JSON Schema of limits.yaml is generated from this file: types become its rules, and the docstrings of
-classes and fields its descriptions.
+a limit. `flagbench fleet`, which compares many machines, has limits of its own, `NodesLimits`. The JSON Schema of
+limits.yaml is generated from this file: types become its rules, and the docstrings of classes and fields its
+descriptions.
 """
 
 from __future__ import annotations
@@ -89,14 +90,60 @@ class LimitOverride:
     """The ratios that sound devices of this model reached."""
 
 
+@dataclass(frozen=True)
+class NodeLimit:
+    """The limits for one kind of measurement in a comparison of nodes, as ratios of the number of one node to the
+    middle of those of the other nodes."""
+
+    kind: Kind
+    """The kind of measurement, as in a limit of an acceptance."""
+    look_below: Share
+    """The ratio below which a node is named, if the spread of the nodes does not explain it."""
+    drain_below: Share
+    """The ratio below which a node is to be drained, if neither the spread nor a disturbance explains it."""
+    least_spread: Share
+    """The least spread between nodes that is assumed, relative to their middle."""
+    source: SourceText
+    """Where the limits come from, or that they are an assumption."""
+    processor: bool = False
+    """Whether the limits are for processors instead of accelerators."""
+
+
+@dataclass(frozen=True)
+class NodesLimits:
+    """How nodes are compared with each other by `flagbench fleet`."""
+
+    min_nodes: PositiveCount
+    """The fewest nodes whose numbers are compared with each other."""
+    false_alarms: Share
+    """The share of fleets of sound nodes in which a node may be named by chance."""
+    slowest_of_several: PositiveNumber
+    """The factor of the limit, in spreads, for the number of the slowest of several devices."""
+    drain_fewer_devices: Share
+    """The share of nodes with the same number of devices from which a node with fewer devices is to be drained."""
+    source: SourceText
+    """Where these numbers come from, or that they are assumptions."""
+    limits: tuple[NodeLimit, ...]
+    """The limits for each kind of measurement, on accelerators and on processors."""
+
+    def limit(self, kind: Kind, *, processor: bool) -> NodeLimit | None:
+        """Return the limits of a kind of measurement; None if such numbers are not compared between nodes."""
+        for limit in self.limits:
+            if limit.kind == kind and limit.processor is processor:
+                return limit
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class LimitsManifest(Manifest):
-    """All limits of an acceptance, for devices whose manifest does not override them."""
+    """All limits of an acceptance, for devices whose manifest does not override them, and those between nodes."""
 
     VERSION: ClassVar[str] = "limits/v1"
 
     limits: tuple[AcceptanceLimit, ...]
     """The limits, in the order in which tables show them."""
+    nodes: NodesLimits
+    """The limits of nodes that are compared with each other."""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The whole manifest as JSON types."""
 

@@ -17,7 +17,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.checks import check_manifests
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import Document, ManifestError, Problem, read_document
-from flagbench.manifests.limits import AcceptanceLimit, LimitsManifest
+from flagbench.manifests.limits import AcceptanceLimit, LimitsManifest, NodesLimits
 from flagbench.manifests.model import Case, CaseManifest, Catalog
 from flagbench.manifests.rows import CATALOGUE, CatalogueCases, Claim, ClaimsManifest, Raw, build_claim
 from flagbench.manifests.stack import Stack, StackManifest
@@ -88,7 +88,7 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     if problems:
         raise ManifestError(problems)
     return _build_catalog(
-        folder, cases, devices, stacks, published if claims else None, _workloads(workloads), limits.data["limits"]
+        folder, cases, devices, stacks, published if claims else None, _workloads(workloads), limits.data
     )
 
 
@@ -116,14 +116,14 @@ def _build_catalog(
     stacks: Sequence[Document],
     published: Sequence[Document] | None,
     workloads: Raw,
-    limits: Sequence[Raw],
+    limits: Raw,
 ) -> Catalog:
     """Build the catalog from documents without problems.
 
     Args:
         published: the claims; None if they are not loaded.
         workloads: the model and the task of each case, by the case's name.
-        limits: the limits of an acceptance.
+        limits: the limits of an acceptance, and those between nodes.
     """
     stacks_by_name: dict[str, Stack] = {}
     cases_by_name: dict[str, Case] = {}
@@ -145,7 +145,8 @@ def _build_catalog(
         devices=models,
         stacks=stacks_by_name,
         claims=_UnreadClaims() if published is None else claims,
-        limits={limit.id: limit for limit in msgspec.convert(limits, tuple[AcceptanceLimit, ...])},
+        limits={limit.id: limit for limit in msgspec.convert(limits["limits"], tuple[AcceptanceLimit, ...])},
+        nodes_limits=msgspec.convert(limits["nodes"], NodesLimits),
     )
 
 

@@ -83,7 +83,7 @@ def summary_of(record: Record) -> Summary:
         metrics={metric.name: float(metric.value) for metric in record.metrics},
         exit_code=record.status.exit_code,
         reason=record.status.reason,
-        host=_host_of(record),
+        host=host_of(record),
         machine=machine_digest(record),
         device=_device_of(record),
     )
@@ -97,7 +97,7 @@ def _device_of(record: Record) -> str | None:
     return str(device)
 
 
-def _host_of(record: Record) -> str | None:
+def host_of(record: Record) -> str | None:
     """Return the name of node 0, or that of the first rank's host if the record does not have it."""
     if record.system.host:
         return record.system.host

@@ -1,0 +1,170 @@
+"""Makes the facts of an acceptance from the records of a machine alone, off the machine.
+
+`judge.checks_of` and `conclude` are computed from facts and records, so a node can be judged where its records are. A
+record does not know everything that `accept` finds out on the machine: it has the number of other processes on the
+devices, not their names, and no devices beyond those of its container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flagbench.errors import FlagbenchError
+from flagbench.machine.disturbance_limits import is_capped
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.stack import Stack
+from flagbench.records.index import host_of
+from flagbench.records.model import DeviceTelemetry, Record
+from flagbench_core.evidence.section import MEASURE
+from flagbench_core.exit_codes import ExitCode
+
+ASKED_MINUTES = 10.0
+"""The minutes of an acceptance unless others are asked for; a record does not say how many were."""
+PARTITION = "MIG-"
+"""How the UUID of a part of a device begins."""
+
+
+def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, Any]:
+    """Return the facts of an acceptance whose runs left these records, `document.Facts` as JSON.
+
+    Args:
+        records: the record of each case that ran on one machine, each of one node.
+
+    Raises FlagbenchError (DATA) if this flagbench does not know the stack or a case of the records.
+    """
+    for record in records:
+        if record.case not in catalog.cases:
+            raise _unknown_error("case", record.case)
+    in_order = sorted(records, key=lambda record: catalog.cases[record.case].kind != MEASURE)
+    stack = _stack_of(in_order[0], catalog)
+    gpus = max(_asked_devices(record) for record in records)
+    driver_floor = None
+    if any(_has_image(record) for record in records):
+        driver_floor = stack.device.driver_floor
+    return {
+        "asked": {"minutes": ASKED_MINUTES, "gpus": gpus, "case": None, "price_per_hour": None},
+        "gpus": gpus,
+        "stack": stack.name,
+        "device_kind": stack.device_kind,
+        "driver_floor": driver_floor,
+        "machine": _machine_facts(in_order),
+        "without_case": None,
+        "ending": "done",
+        "parts": [_part_facts(record) for record in in_order],
+        "health": _health_facts(in_order),
+    }
+
+
+def _unknown_error(kind: str, name: str) -> FlagbenchError:
+    return FlagbenchError(
+        f"this flagbench does not know the {kind} '{name}'", remedy="upgrade flagbench", code=ExitCode.DATA
+    )
+
+
+def _stack_of(record: Record, catalog: Catalog) -> Stack:
+    for stack in catalog.stacks.values():
+        if record.stack in stack.names:
+            return stack
+    raise _unknown_error("stack", record.stack)
+
+
+def _asked_devices(record: Record) -> int:
+    """The number of devices that a run was asked to use."""
+    gpus = (record.config or {}).get("gpus")
+    if isinstance(gpus, int) and gpus > 0:
+        return gpus
+    return record.system.devices_per_node
+
+
+def _has_image(record: Record) -> bool:
+    """Whether a run was in a container; only an image states the oldest driver that it runs on."""
+    image = record.system.image
+    return any((image.id, image.digest, image.context_digest))
+
+
+def _machine_facts(records: Sequence[Record]) -> dict[str, Any]:
+    """The machine as its records show it, `document.CertificateMachine` as JSON."""
+    devices: list[dict[str, Any]] = []
+    most_devices = max(records, key=lambda record: len(record.system.devices))
+    for device in most_devices.system.devices:
+        devices.append({"index": device.index, "name": device.name, "uuid": device.uuid or ""})
+    refused = [record for record in records if record.status.exit_code == ExitCode.WRONG_HARDWARE]
+    problem = None
+    remedy = ""
+    if refused:
+        problem = refused[0].status.reason
+        remedy = refused[0].status.remedy or ""
+    drivers = {record.system.driver for record in records if record.system.driver}
+    return {
+        "host": host_of(records[0]) or "",
+        "visible": min(record.system.devices_per_node for record in records),
+        "problem": problem,
+        "remedy": remedy,
+        "devices": devices,
+        "drivers": sorted(drivers),
+        "foreign": _foreign_processes(records),
+        "partitions": [device["uuid"] for device in devices if device["uuid"].startswith(PARTITION)],
+        "capped": _power_caps(records),
+    }
+
+
+def _telemetry_devices(record: Record) -> Sequence[DeviceTelemetry]:
+    if record.telemetry is None:
+        return ()
+    return record.telemetry.devices
+
+
+def _foreign_processes(records: Sequence[Record]) -> list[str]:
+    """A clause with the most other processes that a device had in a run; empty if there were none."""
+    most = 0
+    for record in records:
+        for device in _telemetry_devices(record):
+            most = max(most, device.foreign_processes)
+    if not most:
+        return []
+    return [f"{most} other processes on a device"]
+
+
+def _power_caps(records: Sequence[Record]) -> list[str]:
+    """A clause for each device whose power limit was below its default in the last run that monitored it."""
+    clauses: dict[int, str] = {}
+    for record in records:
+        for rank, device in enumerate(_telemetry_devices(record)):
+            clauses.pop(rank, None)
+            if is_capped(device.power_limit_w, device.power_limit_default_w):
+                watts = f"{device.power_limit_w:.0f} of {device.power_limit_default_w:.0f} W"
+                clauses[rank] = f"rank {rank} is limited to {watts}"
+    return [clauses[rank] for rank in sorted(clauses)]
+
+
+def _part_facts(record: Record) -> dict[str, Any]:
+    """The facts of one run, `document.RunPart` as JSON."""
+    return {
+        "case": record.case,
+        "target": f"{record.case}:{record.stack}",
+        "why": "its record is in the store",
+        "record_id": record.record_id,
+        "state": record.status.state,
+        "reason": record.status.reason,
+        "history": [],
+        "priors": {},
+    }
+
+
+def _health_facts(records: Sequence[Record]) -> dict[str, Any] | None:
+    """The health of the devices before the first run and after the last, `document.HealthFacts` as JSON.
+
+    None if no run read it. The lines of the kernel log are not in a record.
+    """
+    before: list[dict[str, Any]] = []
+    after: list[dict[str, Any]] = []
+    for record in records:
+        readings = [device.health for device in _telemetry_devices(record) if device.health is not None]
+        if not before:
+            before = [reading.before.to_dict() for reading in readings if reading.before is not None]
+        of_run = [reading.after.to_dict() for reading in readings if reading.after is not None]
+        after = of_run or after
+    if not before and not after:
+        return None
+    return {"before": {"devices": before}, "after": {"devices": after}}

@@ -1,0 +1,162 @@
+"""Reads the runs of a fleet from a store: of each node, case and settings the newest record, and an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from flagbench.accept.certificate import TIME_FORMAT
+from flagbench.errors import FlagbenchError
+from flagbench.fleet.hosts import match_hosts
+from flagbench.fleet.judge import FleetRuns
+from flagbench.fleet.node_run import NodeRun, node_run
+from flagbench.fleet.own_checks import OwnChecks, check_node
+from flagbench.manifests.model import Catalog
+from flagbench.records.model import Record
+from flagbench.records.read import read_record
+from flagbench.records.store import Store, StoredRecord
+from flagbench.verdict.series import CLOCK_SKEW
+from flagbench_core.exit_codes import ExitCode
+
+JUDGED_DAYS = 7
+"""How many days before the newest record the records begin that are judged, unless `--since` says otherwise."""
+
+
+@dataclass
+class _Entries:
+    """The listed records of single nodes that are to be read."""
+
+    since: str = ""
+    """The time from which records are judged."""
+    judged: list[StoredRecord] = field(default_factory=list)
+    earlier: list[StoredRecord] = field(default_factory=list)
+    last_run_at: dict[str, str] = field(default_factory=dict)
+    """The time of the newest record of each node, by the name in the record."""
+    notes: list[str] = field(default_factory=list)
+
+
+def read_fleet(
+    store: Store, catalog: Catalog, *, now: datetime, case: str | None, since: str | None, expected: Sequence[str]
+) -> FleetRuns:
+    """Read the runs of a fleet.
+
+    Args:
+        store: where the records of the nodes are.
+        catalog: the cases, stacks and claims.
+        now: the time; records of a later time are left out.
+        case: the only case whose records are read; None: all.
+        since: the time from which records are judged, UTC; None: JUDGED_DAYS before the newest record.
+        expected: the names of the nodes that should have answered.
+
+    Raises FlagbenchError (DATA) if the store has no records, and no nodes are expected.
+    """
+    entries = _choose_entries(store.list_records(case), now, since)
+    if not entries.judged and not expected:
+        raise FlagbenchError(
+            f"there are no records to compare in {store.url}",
+            remedy="run `flagbench accept --store URL` or a job with --store on each node, or name another store",
+            code=ExitCode.DATA,
+        )
+    names = match_hosts(expected, entries.last_run_at)
+    notes = list(entries.notes)
+    records = list(_read_records(store, entries.judged, catalog, notes))
+    earlier = list(_read_records(store, entries.earlier, catalog, notes))
+    runs = [_node_run(entry, record, catalog, names) for entry, record in records]
+    earlier_runs = [_node_run(entry, record, catalog, names) for entry, record in earlier]
+    return FleetRuns(
+        runs=runs,
+        earlier=earlier_runs,
+        own_checks=_own_checks(records, catalog, names, notes),
+        expected=expected,
+        last_run_at={names.get(host, host): time for host, time in entries.last_run_at.items()},
+        store=store.url,
+        since=entries.since,
+        notes=notes,
+    )
+
+
+def _choose_entries(listed: Iterable[StoredRecord], now: datetime, since: str | None) -> _Entries:
+    """Choose the records to read by their summaries: the newest since a time, and the newest before it.
+
+    The listing has the newest record first.
+    """
+    entries = _Entries()
+    latest = (now + CLOCK_SKEW).strftime(TIME_FORMAT)
+    chosen: set[tuple[str | bool | None, ...]] = set()
+    for entry in listed:
+        summary = entry.summary
+        if summary is None:
+            entries.notes.append(f"{entry.location}: {entry.error}")
+            continue
+        if summary.host is None:
+            entries.notes.append(f"{entry.location}: it does not name its node")
+            continue
+        if summary.created_at > latest:
+            entries.notes.append(f"{entry.location}: it is dated in the future, {summary.created_at}")
+            continue
+        if not entries.since:
+            entries.since = since or _days_before(summary.created_at)
+        entries.last_run_at.setdefault(summary.host, summary.created_at)
+        period = entries.earlier
+        if summary.created_at >= entries.since:
+            period = entries.judged
+        group = (summary.host, entry.case, entry.stack, summary.history_digest, period is entries.judged)
+        if group not in chosen:
+            chosen.add(group)
+            period.append(entry)
+    return entries
+
+
+def _days_before(time: str) -> str:
+    """The time JUDGED_DAYS before another, UTC."""
+    earlier = datetime.strptime(time, TIME_FORMAT) - timedelta(days=JUDGED_DAYS)
+    return earlier.strftime(TIME_FORMAT)
+
+
+def _read_records(
+    store: Store, entries: Sequence[StoredRecord], catalog: Catalog, notes: list[str]
+) -> Iterator[tuple[StoredRecord, Record]]:
+    """Yield the records of runs on one node. Adds a sentence to `notes` for each that cannot be judged."""
+    for entry, content in store.read_all(entries):
+        try:
+            if isinstance(content, FlagbenchError):
+                raise content
+            record = read_record(content)
+        except FlagbenchError as error:
+            notes.append(f"{entry.location}: {error.message}")
+            continue
+        if record.case not in catalog.cases:
+            notes.append(f"{entry.location}: this flagbench does not know the case '{record.case}'")
+        elif record.system.nodes == 1:
+            yield entry, record
+
+
+def _host(entry: StoredRecord, names: Mapping[str, str]) -> str:
+    """The name of the node of a record, as it is in the list of expected nodes."""
+    assert entry.summary is not None  # other entries were not chosen
+    assert entry.summary.host is not None
+    return names.get(entry.summary.host, entry.summary.host)
+
+
+def _node_run(entry: StoredRecord, record: Record, catalog: Catalog, names: Mapping[str, str]) -> NodeRun:
+    return node_run(record, catalog.cases[record.case], _host(entry, names))
+
+
+def _own_checks(
+    records: Sequence[tuple[StoredRecord, Record]], catalog: Catalog, names: Mapping[str, str], notes: list[str]
+) -> dict[str, OwnChecks]:
+    """The checks of each node, by its name, from the newest record of each of its cases."""
+    newest_by_host: dict[str, dict[str, Record]] = {}
+    for entry, record in records:
+        newest = newest_by_host.setdefault(_host(entry, names), {})
+        run = f"{record.case}:{record.stack}"
+        if run not in newest or newest[run].created_at < record.created_at:
+            newest[run] = record
+    own_checks = {}
+    for host, newest in newest_by_host.items():
+        try:
+            own_checks[host] = check_node(host, [*newest.values()], catalog)
+        except FlagbenchError as error:
+            notes.append(f"{host}: {error.message}")
+    return own_checks

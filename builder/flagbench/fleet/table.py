@@ -1,0 +1,128 @@
+"""Shows the nodes of a fleet as tables: what to do with each, what differs between them, and what could be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flagbench.console.page import Block, Lines, Table
+from flagbench.console.terminal import brief
+from flagbench.fleet.result import Action, ComparedNumber, Difference, Fleet, NodeResult
+
+_NODE_COLUMNS = ("NODE", "DO", "BELOW PEERS", "SPREADS", "WHY")
+_DIFFERENCE_COLUMNS = ("CASE", "PROPERTY", "NODES", "VALUE", "WHICH")
+_NUMBER_COLUMNS = ("CASE", "NUMBER", "AGAINST", "NODES", "SPREAD", "NAMED FROM")
+_STYLES = {"drain": "bold red", "missing": "bold yellow", "look": "bold yellow"}
+_MOST_HOSTS = 4
+"""The most names of nodes that a row lists; --json has all."""
+_LONGEST_VALUE = 40
+"""The characters of a version or a digest that a row shows; --json has all."""
+_MOST_REASONS = 4
+"""The most reasons of a node that `--wide` lists; --json has all."""
+
+
+def fleet_blocks(fleet: Fleet, *, wide: bool) -> list[Block]:
+    """Return the result as blocks of a page. `wide`: with every node, reason and number."""
+    return [
+        Lines((_headline(fleet),), "bold"),
+        Table(
+            _NODE_COLUMNS,
+            list(_node_rows(fleet.nodes, wide=wide)),
+            right=frozenset(("BELOW PEERS", "SPREADS")),
+            styles=_STYLES,
+            wrap=("WHY",),
+        ),
+        Lines(tuple(_untouched_line(fleet, wide=wide))),
+        Table(
+            _DIFFERENCE_COLUMNS,
+            [_difference_row(*row) for row in _difference_values(fleet.differences)],
+            right=frozenset(("NODES",)),
+            wrap=("VALUE", "WHICH"),
+            title="what differs between nodes",
+        ),
+        Table(
+            _NUMBER_COLUMNS,
+            list(_number_rows(fleet.compared, wide=wide)),
+            right=frozenset(("NODES", "SPREAD", "NAMED FROM")),
+            wrap=("NUMBER",),
+            title="what could be told: a smaller difference is within the spread of the nodes",
+        ),
+        Lines(fleet.notes),
+    ]
+
+
+def _headline(fleet: Fleet) -> str:
+    """`64 nodes: drain 7, missing 1, look 8; records since 2026-11-01T10:00:00Z`."""
+    counts = []
+    for action in (Action.DRAIN, Action.MISSING, Action.LOOK):
+        hosts = fleet.hosts(action)
+        if hosts:
+            counts.append(f"{action.value} {len(hosts)}")
+    text = ", ".join(counts) or "nothing to do"
+    return f"{len(fleet.nodes)} nodes: {text}; records since {fleet.since}"
+
+
+def _node_rows(nodes: Sequence[NodeResult], *, wide: bool) -> Iterator[tuple[str, ...]]:
+    """A row for each node with something to do, or for every node; with `wide`, more reasons below the first."""
+    for node in nodes:
+        if node.action is Action.NOTHING and not wide:
+            continue
+        below = "-"
+        spreads = "-"
+        if node.slowest is not None:
+            below = f"{100 * (1 - node.slowest.share):.1f} %"
+            spreads = f"{-node.slowest.spreads:.1f}"
+        reason = node.reason
+        if len(node.findings) > 1 and not wide:
+            reason = f"{reason} (1 of {len(node.findings)} reasons)"
+        yield node.host, node.action.value, below, spreads, reason
+        if not wide:
+            continue
+        for finding in node.findings[1:_MOST_REASONS]:
+            yield "", finding.action.value, "", "", finding.reason
+
+
+def _untouched_line(fleet: Fleet, *, wide: bool) -> Iterator[str]:
+    """How many nodes are not in the table."""
+    count = len(fleet.hosts(Action.NOTHING))
+    if count and not wide:
+        yield f"{count} nodes: nothing to do (--wide lists them)"
+
+
+def _difference_values(differences: Sequence[Difference]) -> Iterator[tuple[Difference, int]]:
+    """Each value of each difference, by its place."""
+    for difference in differences:
+        for place in range(len(difference.values)):
+            yield difference, place
+
+
+def _difference_row(difference: Difference, place: int) -> tuple[str, ...]:
+    value = difference.values[place]
+    hosts = ", ".join(value.hosts[:_MOST_HOSTS])
+    if len(value.hosts) > _MOST_HOSTS:
+        hosts = f"{hosts} and {len(value.hosts) - _MOST_HOSTS} more"
+    if place == 0:
+        hosts = "the others"
+    return difference.run, difference.name, str(value.nodes), brief(value.value, _LONGEST_VALUE), hosts
+
+
+def _number_rows(compared: Sequence[ComparedNumber], *, wide: bool) -> Iterator[tuple[str, ...]]:
+    """A row for each number, or for the one of each kind that could be told least."""
+    worst: dict[tuple[str, ...], list[ComparedNumber]] = {}
+    for number in compared:
+        group: tuple[str, ...] = (number.run, number.device, number.source.value, number.kind)
+        if wide:
+            group = (*group, number.metric)
+        worst.setdefault(group, []).append(number)
+    for numbers in worst.values():
+        number = max(numbers, key=lambda number: number.least_difference)
+        name = number.metric
+        if len(numbers) > 1:
+            name = f"{number.kind}: {len(numbers)} numbers, most spread in {number.metric}"
+        yield (
+            number.run,
+            name,
+            number.source.value,
+            str(number.nodes),
+            f"{100 * number.spread:.2f} %",
+            f"{100 * number.least_difference:.1f} %",
+        )

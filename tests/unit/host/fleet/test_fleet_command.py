@@ -1,0 +1,165 @@
+"""`flagbench fleet` on stores of drawn records: nodes of one H100, one of them with a fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench.records.store import Store
+from flagbench_core.exit_codes import ExitCode
+from unit.host.conftest import Flagbench
+
+pytest.importorskip("numpy")
+
+from drawn_fleets import FAULTS, SOUND, NodeFault, fleet_record, host_name
+
+NODES = 9
+SPREAD = 0.004
+BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+def put_fleet(store: Store, fault: NodeFault = SOUND, day: int = 0, nodes: int = NODES) -> None:
+    """Put the records of nodes into a store; the first node has the fault."""
+    for index in range(nodes):
+        content = fleet_record(host_name(index), index, SPREAD, fault if index == 0 else SOUND, gpus=1, day=day)
+        store.put(content)
+
+
+def names_of(document: dict[str, Any], action: str) -> list[str]:
+    """The names of the nodes with an action."""
+    return [node["host"] for node in document["nodes"] if node["action"] == action]
+
+
+def judged(flagbench: Flagbench, *options: str, code: ExitCode) -> dict[str, Any]:
+    """The JSON of the command, which ends with this exit code."""
+    ended = flagbench("fleet --json", *options)
+    assert ended.code == code, ended
+    document: dict[str, Any] = json.loads(ended.out)
+    return document
+
+
+def test_a_sound_fleet_exits_with_0(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store)
+
+    document = judged(flagbench, code=ExitCode.OK)
+
+    assert names_of(document, "nothing") == sorted(
+        names_of(document, "nothing"), key=lambda host: _spreads(document, host)
+    )
+    assert len(document["nodes"]) == NODES
+    assert {number["nodes"] for number in document["compared"]} == {NODES}
+    assert {number["kind"] for number in document["compared"]} == {"product", "memory", "host-link"}
+
+
+def _spreads(document: dict[str, Any], host: str) -> float:
+    spreads: float = next(node for node in document["nodes"] if node["host"] == host)["slowest"]["spreads"]
+    return spreads
+
+
+@pytest.mark.parametrize(
+    ("fault", "action", "sources"),
+    [
+        ("20 % slow", "drain", {"own checks", "peers"}),
+        ("5 % slow", "look", {"peers"}),
+        ("one bit differs", "drain", {"own checks"}),
+        ("another image", "look", {"difference"}),
+        ("throttles by 20 %, reported", "look", {"own checks", "peers"}),
+    ],
+)
+def test_a_planted_fault_is_named(
+    store: Store, flagbench: Flagbench, fault: str, action: str, sources: set[str]
+) -> None:
+    put_fleet(store, BY_NAME[fault])
+
+    code = ExitCode.BELOW if action == "drain" else ExitCode.INCONCLUSIVE
+    document = judged(flagbench, code=code)
+
+    node = document["nodes"][0]
+    assert (node["host"], node["action"]) == ("gpu-001", action)
+    assert {finding["source"] for finding in node["findings"]} == sources
+    assert len(names_of(document, "nothing")) == NODES - 1
+
+
+def test_a_list_of_nodes_names_the_missing(
+    store: Store, flagbench: Flagbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_fleet(store)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("".join(f"node/{host_name(index)}.cluster.local\n" for index in range(NODES + 1)))
+
+    document = judged(flagbench, f"--hosts={hosts}", code=ExitCode.INCONCLUSIVE)
+
+    assert names_of(document, "missing") == ["gpu-010.cluster.local"]
+    assert document["nodes"][-1]["host"].endswith(".cluster.local")  # as the scheduler names it
+
+
+def test_records_of_the_week_before_are_the_nodes_own_last_runs(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store)
+    put_fleet(store, BY_NAME["5 % slow"], day=8)
+
+    document = judged(flagbench, code=ExitCode.INCONCLUSIVE)
+
+    sources = [finding["source"] for finding in document["nodes"][0]["findings"]]
+    assert (document["nodes"][0]["host"], set(sources)) == ("gpu-001", {"peers", "its own last run"})
+
+
+def test_a_node_without_a_record_since_is_missing(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store, nodes=NODES + 1)
+    put_fleet(store, day=8)
+
+    document = judged(flagbench, code=ExitCode.INCONCLUSIVE)
+
+    assert names_of(document, "missing") == [host_name(NODES)]
+    assert judged(flagbench, "--since=2026-11-01", code=ExitCode.OK)["since"] == "2026-11-01T00:00:00Z"
+
+
+def test_commands_are_printed_alone(store: Store, flagbench: Flagbench, tmp_path: Path) -> None:
+    put_fleet(store, BY_NAME["one bit differs"])
+    junit, openmetrics = tmp_path / "fleet.xml", tmp_path / "fleet.prom"
+
+    ended = flagbench("fleet --print slurm", f"--junit={junit}", f"--openmetrics={openmetrics}")
+
+    assert ended.code == ExitCode.BELOW
+    assert [line.split(" reason=")[0] for line in ended.out.splitlines()] == [
+        "scontrol update nodename=gpu-001 state=drain"
+    ]
+    assert junit.read_bytes().startswith(b"<?xml")
+    assert openmetrics.read_text().endswith("# EOF\n")
+
+
+def test_the_table_has_a_line_for_each_node(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store, BY_NAME["5 % slow"])
+
+    short, wide = flagbench("fleet"), flagbench("fleet --wide")
+
+    assert _first_words(short.out) & {host_name(index) for index in range(NODES)} == {"gpu-001"}
+    assert _first_words(wide.out) >= {host_name(index) for index in range(NODES)}
+
+
+def _first_words(text: str) -> set[str]:
+    words: Sequence[str] = [line.split()[0] for line in text.splitlines() if line.strip()]
+    return set(words)
+
+
+def test_a_damaged_record_is_noted_and_hides_nothing(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store)
+    folder = next(Path(store.url.removeprefix("file://")).rglob("*.json")).parent
+    (folder / "20261101T000000Z-broken.json").write_text("{}")
+
+    document = judged(flagbench, code=ExitCode.OK)
+
+    assert (len(document["nodes"]), len(document["notes"])) == (NODES, 1)
+
+
+def test_a_store_without_records_is_an_error(store: Store, flagbench: Flagbench) -> None:
+    ended = flagbench("fleet")
+
+    assert (ended.code, ended.out) == (ExitCode.DATA, "")
+
+
+def test_print_and_json_exclude_each_other(store: Store, flagbench: Flagbench) -> None:
+    assert flagbench("fleet --json --print kubectl").code == ExitCode.USAGE
