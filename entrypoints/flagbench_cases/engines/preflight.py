@@ -27,7 +27,10 @@ class PreflightError(CaseError):
 
 
 def check(plan: dict[str, Any]) -> None:
-    """Raise PreflightError (13) if image or devices do not match the plan's stack; warn of minor problems."""
+    """Check that image and devices match the plan's stack, and warn of minor problems.
+
+    Raises PreflightError (WRONG_HARDWARE) if they do not match.
+    """
     stack, gpus = plan["stack"], plan["config"]["gpus"]
     torch = import_torch(plan)
     differences = ", ".join(differing_software(stack, torch))

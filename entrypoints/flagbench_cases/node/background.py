@@ -19,8 +19,8 @@ _POLL_SECONDS = 0.05
 def run(task: Callable[[], Result], interruption: Interruption, patience: float, doing: str) -> Result:
     """The result of a task, or what it raises.
 
-    After a signal, even one before this call, it is given `patience` seconds and then abandoned: CaseError (7), whose
-    message begins with `doing`. A second signal abandons it at once, by KeyboardInterrupt.
+    After a signal, even one before this call, it is given `patience` seconds and then abandoned: CaseError
+    (INTERRUPTED), whose message begins with `doing`. A second signal abandons it at once, by KeyboardInterrupt.
     """
     answers: queue.Queue[tuple[bool, Any]] = queue.Queue()
 

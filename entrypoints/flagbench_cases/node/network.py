@@ -20,7 +20,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def check_loopback(port: int = 0) -> None:
-    """Raise CaseError (15) if this machine cannot connect to itself, which even a single-node run needs.
+    """Raise CaseError (ENGINE) if this machine cannot connect to itself, which even a single-node run needs.
 
     `port` is the requested port, if any, which must be unused.
     """

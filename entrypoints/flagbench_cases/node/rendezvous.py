@@ -51,7 +51,7 @@ class NodeInfo(NamedTuple):
 def connect(placement: Placement, me: NodeInfo, seconds: float, interruption: Interruption) -> Peers:
     """Wait until all nodes are connected, at most `seconds`; returns the peers.
 
-    Raises CaseError: usage (2) for nodes with different settings, timeout (6), interrupted (7), network (15), and the
+    Raises CaseError: USAGE for nodes with different settings, TIMEOUT, INTERRUPTED, ENGINE (the network), and the
     error of another node that failed meanwhile.
     """
     deadline = Deadline(seconds, interruption)
@@ -89,7 +89,7 @@ class Deadline:
         return bool(self._interruption) or time.monotonic() - self._began > self.seconds
 
     def check(self, status: str, remedy: str) -> None:
-        """Report what this node waits for. Raises CaseError: interrupted (7) after a signal, timeout (6) at the
+        """Report what this node waits for. Raises CaseError: INTERRUPTED after a signal, TIMEOUT at the
         limit."""
         elapsed = time.monotonic() - self._began
         if self._interruption:
@@ -216,7 +216,7 @@ class Server:
     """The side of node 0: accepts the other nodes, compares their settings, and starts when all are connected.
 
     It also connects to itself at the master address, as its ranks will: on Kubernetes, the name may
-    resolve only later. Raises CaseError (15) if it cannot listen.
+    resolve only later. Raises CaseError (ENGINE) if it cannot listen.
     """
 
     def __init__(self, placement: Placement, me: NodeInfo, deadline: Deadline) -> None:
