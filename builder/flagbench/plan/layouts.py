@@ -24,6 +24,8 @@ TIGHT = 0.1
 """A layout that leaves less than this fraction of a device's memory free is tight: about half of the predictions are
 off by more (docs/plan.md)."""
 LEAST_RECOMPUTED_FIRST = ("none", "selective", "full")
+_AFTER_ALL_THAT_FIT = 2
+"""The first part of the rank of a layout that does not fit; 0 and 1 are of those that fit well and that are tight."""
 
 
 @dataclass(frozen=True)
@@ -224,10 +226,6 @@ def rank_layouts(
             choices.append(_predict_row(configured, layout, recompute, memory_gib, traits))
         rows.append(min(choices, key=_rank))
     return sorted(rows, key=_rank)
-
-
-_AFTER_ALL_THAT_FIT = 2
-"""The first part of the rank of a layout that does not fit; 0 and 1 are of those that fit well and that are tight."""
 
 
 def _rank(row: LayoutRow) -> tuple[int, ...]:

@@ -13,6 +13,9 @@ from typing import Any
 from flagbench.records.model import Record
 from flagbench_core.config import digest
 
+_MACHINE_DIGITS = 16
+"""Length of a machine's digest: 64 bits, enough to distinguish the machines in a store."""
+
 
 def unseeded(config: Mapping[str, Any]) -> str:
     """Return the digest of a configuration without its seed, which all runs of a series have in common."""
@@ -60,10 +63,6 @@ def _remove_setting(config: dict[str, Any], path: str) -> None:
         if not isinstance(section, dict):
             return
     section.pop(name, None)
-
-
-_MACHINE_DIGITS = 16
-"""Length of a machine's digest: 64 bits, enough to distinguish the machines in a store."""
 
 
 def machine_digest(record: Record) -> str | None:

@@ -31,6 +31,8 @@ TOLERANCE = 1e-6
 _NEAR_ZERO = 1e-9
 """Largest difference between two results of the same sum, relative to its terms. It is for differences and spreads,
 which may be near zero although their terms are not."""
+_SHORT_LIST = 2
+"""The most numbers of a list that a message shows, so that it shows the ends of an interval."""
 
 
 class _Extra(msgspec.Struct):
@@ -249,10 +251,6 @@ class _Difference(NamedTuple):
 
     recorded: Any
     expected: Any
-
-
-_SHORT_LIST = 2
-"""The most numbers of a list that a message shows, so that it shows the ends of an interval."""
 
 
 def _first_difference(recorded: Any, expected: Any, scale: float) -> _Difference:

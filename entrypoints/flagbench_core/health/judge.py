@@ -40,6 +40,10 @@ _EXAMINE_LINK = "accept the machine again; if it happens again, have device and 
 _START_FABRIC_MANAGER = "start or restart NVIDIA's fabric manager (systemctl status nvidia-fabricmanager), or reboot"
 _LOOK_UP = "look the number up in NVIDIA's Xid catalogue, and accept the machine again"
 _CHECK_COOLING = "look after cooling and power supply, and accept the machine again"
+_DOUBLE_BIT = 48
+"""The Xid (number of a driver's error) of a memory error of two bits."""
+_CONTAINED = 94
+"""The Xid of a contained memory error. The driver may write _DOUBLE_BIT for the same error too."""
 
 
 class HealthOutcome(str, Enum):
@@ -120,9 +124,6 @@ _XIDS: Dict[int, _Rule] = {
 }
 """The rules by Xid, the number of an error in the kernel log."""
 _OTHER_XID = _Rule(_LINE, "see NVIDIA's Xid catalogue", _LOOK_UP)
-_DOUBLE_BIT = 48
-_CONTAINED = 94
-"""A contained memory error. The driver may write _DOUBLE_BIT for the same error too."""
 
 _RECOVERY_ACTIONS: Dict[int, _Rule] = {
     1: _Rule(_FIX, "its driver asks for a reset", _RESET),

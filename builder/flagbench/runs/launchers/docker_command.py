@@ -34,6 +34,8 @@ _MEMORY_SIZE = re.compile(r"[1-9][0-9]{0,14}[mgMG]")
 """A value of --memory: mebibytes or gibibytes."""
 _NAME_BYTES = 3
 """Random bytes at the end of a container's name, so that a run that is repeated gets another name."""
+_LINE_END = "\r\n"
+"""The characters that end a line."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,6 @@ class Container:
         if not self.folders:
             return self
         return replace(self, user="0:0", groups=self.grants.groups)
-
-
-_LINE_END = "\r\n"
 
 
 def _mount(folder: Folder) -> str:

@@ -52,6 +52,18 @@ from flagbench_core.s3 import S3Error, parse_address
 
 _VOLUME = "NAME[:SUBPATH]"
 """How --help writes the value of an option that names a volume."""
+DEFAULT_MINUTES = 210
+"""The default of --max-minutes. With `_DEADLINE_SLACK`, the cluster removes a job after four hours."""
+_LONGEST_NAME = 63
+"""Most characters of a host name. That of a pod is the job's name with the number of the node."""
+_HASH_DIGITS = 8
+"""Digits in a generated name that are computed from the run id, so that runs have different names."""
+_DEADLINE_SLACK = 1800
+"""Seconds beyond --max-minutes for waiting for nodes, pulling a large image and starting."""
+_HOST_NAME_LABEL = "kubernetes.io/hostname"
+"""The label that has another value on every node."""
+_KUBECTL_SECONDS = 30
+"""Longest time for kubectl to apply a job: a server that has not answered by then is not reachable."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +159,6 @@ def check_store(job: JobOptions) -> None:
         raise FlagbenchError(f"--store: {error.message}", remedy=error.remedy) from None
 
 
-DEFAULT_MINUTES = 210
-"""The default of --max-minutes. With `_DEADLINE_SLACK`, the cluster removes a job after four hours."""
-_LONGEST_NAME = 63
-"""Most characters of a host name. That of a pod is the job's name with the number of the node."""
-_HASH_DIGITS = 8
-"""Digits in a generated name that are computed from the run id, so that runs have different names."""
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 """A label of RFC 1123, as Kubernetes requires of names (its documentation: Object Names and IDs)."""
 _NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secret=")
@@ -411,12 +417,6 @@ def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-_DEADLINE_SLACK = 1800
-"""Seconds beyond --max-minutes for waiting for nodes, pulling a large image and starting."""
-_HOST_NAME_LABEL = "kubernetes.io/hostname"
-"""The label that has another value on every node."""
-
-
 def render_job(request: JobRequest) -> str:
     """The YAML of the Service and the Job, in the order in which they must be created.
 
@@ -485,10 +485,6 @@ def quote(value: Any) -> str:
 def _escape_non_ascii(text: str) -> str:
     """The text in printable ASCII; other characters, line breaks included, are escaped as in double-quoted YAML."""
     return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08x}", text)
-
-
-_KUBECTL_SECONDS = 30
-"""Longest time for kubectl to apply a job: a server that has not answered by then is not reachable."""
 
 
 def health() -> Diagnosis:

@@ -65,6 +65,8 @@ _OF_BOARD = frozenset(
 
 _Read = Callable[[Any], Any]
 """Reads one value of a device by its handle. Raises NVMLError."""
+_MEMORY_V2 = 0x02000028
+"""nvmlMemory_v2 of nvml.h, for bindings that do not define it: the size of the structure, and 2 in the top byte."""
 
 
 class _DeviceReading(NamedTuple):
@@ -364,10 +366,6 @@ def _static_fields() -> list[_Field]:
             _reader("nvmlDeviceGetComputeRunningProcesses_v2", convert=_processes),
         ),
     ]
-
-
-_MEMORY_V2 = 0x02000028
-"""nvmlMemory_v2 of nvml.h, for bindings that do not define it: the size of the structure, and 2 in the top byte."""
 
 
 def _memory(convert: Callable[[Any], Any]) -> tuple[_Read, _Read]:
