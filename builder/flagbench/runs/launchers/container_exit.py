@@ -1,6 +1,7 @@
 """Explains how a run's process or container ended, and writes a record for a run that left none.
 
-The launchers `docker` and `native` call this module when a run has end.
+The launchers `docker` and `native`, and `flagbench prepare` in a container, call this module when their process or
+container has ended.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FAILURE_CODES = frozenset(ExitCode) - {ExitCode.OK, ExitCode.BUG}
 
 
 _UNKNOWN_SECTIONS = ("config", "config_digest", "window", "flops", "work", "quality", "telemetry")
-"""Fields of a record that are null if the run was killed."""
+"""Fields of a record that are null if the run left no record of its own."""
 
 
 @dataclass(frozen=True)

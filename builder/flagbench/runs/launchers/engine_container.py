@@ -48,13 +48,22 @@ _FROZEN_INTERVAL_SECONDS = 10.0
 """Seconds between two questions whether a container is frozen: the engine lists its processes for it."""
 
 
+_NO_ANSWER = (DockerException, OSError, ValueError)
+"""What docker-py raises if the engine does not answer. ValueError: the engine died in the middle of its answer."""
+
+
 class ContainerOutcome(NamedTuple):
-    """The image that a container ran, and how the container ended."""
+    """The image of a container, and how the container ended.
+
+    If the engine refuses the container, nothing ran: `run_container` raises the error. If the connection to the
+    engine is lost, the run may have worked for hours: the error is returned, so that the launcher writes a record
+    that states it and names the image.
+    """
 
     image: RunImage
-    """The image that it ran."""
+    """The image that the container ran, or would have run."""
     end: RunEnd | FlagbenchError
-    """Its end; an error if a signal arrived before its start, or if the connection to the engine was lost."""
+    """How the container ended; an error if a signal arrived before its start, or if the connection was lost."""
 
 
 def run_container(
@@ -75,18 +84,18 @@ def run_container(
         client.api.timeout = ANSWER_SECONDS
         docker = find_docker()
         found = _find_image(DockerEngine(client), container.image, request)
-        engine = client.info()
-        image = replace(found.image, host=engine.get("Name") or "")
+        engine_info = client.info()
+        image = replace(found.image, host=engine_info.get("Name") or "")
         # The container is started by the image's id, because the name may move to another image before that.
         container = replace(
             container, image=found.engine_id, environment={**container.environment, **image.environment}
         )
-        if any("name=rootless" in option for option in engine.get("SecurityOptions") or ()):
+        if any("name=rootless" in option for option in engine_info.get("SecurityOptions") or ()):
             container = container.rootless()
         if forwarder.early:
             reason = "interrupted before the container started"
             return ContainerOutcome(image, FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED))
-        # Only the API forwards signals: see `_ContainerRun`.
+        # Without --sig-proxy=false, the client would forward signals, too: see the docstring of `_ContainerRun`.
         words = container.command(f"--name={name}", "--sig-proxy=false")
         try:
             with output_folder(request.options.out):
@@ -100,7 +109,7 @@ def run_container(
 
 
 def _timeout_of(request: RunRequest | PrepareRequest) -> float:
-    """The seconds for which a container may be frozen."""
+    """The seconds for which a container may be frozen: the run's --timeout. A `prepare` has none."""
     if isinstance(request, PrepareRequest):
         return math.inf
     return request.options.timeout or TIMEOUT_SECONDS
@@ -174,51 +183,73 @@ class _ContainerRun:
         """The end of what the client printed on stderr."""
 
     def follow(self, docker: str, words: list[str]) -> RunEnd | FlagbenchError:
-        """Run the client at the path `docker` until the container has ended; the engine's State says how it did.
+        """Run the client at the path `docker` until the container has ended, and say how it ended.
 
-        Returns an error if the connection to the engine was lost. Raises FlagbenchError if the engine refused to
-        start the container.
+        Returns an error if the connection to the engine was lost. Raises FlagbenchError if the client cannot be
+        started, or if the engine refused to start the container.
         """
         printed = bytearray()
         interruption = Interruption(None, None)
-        try:
-            with subprocess.Popen(
-                words,
-                executable=docker,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            ) as client:
-                assert client.stdout is not None
-                assert client.stderr is not None
-                readers = {client.stdout: printed.extend, client.stderr: self._read_stderr}
-                send = partial(self._send, client)
-                try:
-                    interruption = self._forwarder.follow(client, readers, send, self._kill, self._watch.look)
-                finally:
-                    client.kill()  # it may still wait for a container that cannot be killed
-            state = _state(self._api, self._name)
-        except (DockerException, OSError, ValueError):  # ValueError: the engine died in the middle of its answer
-            state = {"Running": True}
+        engine_answers = True
+        with _start_client(docker, words) as client:
+            assert client.stdout is not None
+            assert client.stderr is not None
+            readers = {client.stdout: printed.extend, client.stderr: self._read_stderr}
+            send = partial(self._send, client)
+            try:
+                interruption = self._forwarder.follow(client, readers, send, self._kill, self._watch.look)
+            except _NO_ANSWER:  # the engine is asked to send a signal, and whether the container is frozen
+                engine_answers = False
+            finally:
+                client.kill()  # it may still wait for a container that cannot be killed
+        state = None
+        if engine_answers:
+            state = _final_state(self._api, self._name)
+        return self._classify(state, client.returncode, interruption, bytes(printed))
+
+    def _classify(
+        self, state: dict[str, Any] | None, returncode: int, interruption: Interruption, printed: bytes
+    ) -> RunEnd | FlagbenchError:
+        """Say how the container ended.
+
+        Returns an error if the connection to the engine was lost. Raises FlagbenchError if the engine refused to
+        start the container.
+
+        Args:
+            state: the container's State after the client's end, as `_final_state` returns it.
+            returncode: the exit code of the client.
+            interruption: the signal and the kill by which this process interrupted the container.
+            printed: what the container printed on stdout.
+        """
         was_killed = interruption.killed_after is not None or self._watch.killed_after is not None
-        never_started = state.get("Status") == "created" or (not state and client.returncode == _CLIENT_FAILED)
-        if never_started and not was_killed:
-            raise _refusal(self._stderr)
-        if state.get("Running") and not was_killed:
-            return FlagbenchError(
-                f"the connection to the container engine was lost while the container {self._name} ran",
-                remedy="check that the engine runs, and see its log; then run again",
-                code=ExitCode.ENGINE,
-            )
+        if not was_killed:
+            # Lost: the engine does not answer.
+            if state is None:
+                return self._lost_connection()
+            # Refused: the container was created and never started, or not even created.
+            if state.get("Status") == "created" or (not state and returncode == _CLIENT_FAILED):
+                raise _refusal(self._stderr)
+            # Lost: the engine answers, but its connection to the client broke while the container ran.
+            if state.get("Running"):
+                return self._lost_connection()
+        # Ended: by itself, or killed. The engine may not know the exit code of one that was killed or removed.
+        state = state or {}
         return RunEnd(
-            bytes(printed),
+            printed,
             state.get("ExitCode"),
             signalled=interruption.signal,
             killed_after=interruption.killed_after,
             oom_killed=bool(state.get("OOMKilled")),
             error=" ".join(str(state.get("Error") or "").split()),
             frozen_for=self._watch.killed_after,
+        )
+
+    def _lost_connection(self) -> FlagbenchError:
+        """The error for a connection to the engine that was lost while the container ran."""
+        return FlagbenchError(
+            f"the connection to the container engine was lost while the container {self._name} ran",
+            remedy="check that the engine runs, and see its log; then run again",
+            code=ExitCode.ENGINE,
         )
 
     def _send(self, client: subprocess.Popen[bytes], number: int) -> None:
@@ -242,10 +273,11 @@ class _ContainerRun:
             if state.get("Paused"):
                 return True
             rows = self._api.top(self._name, ps_args="-eo pid,ppid,stat")["Processes"]
-        except (APIError, DockerException):  # it has not started yet, or has ended
+        except DockerException:  # it has not started yet, or has ended
             return False
-        first = str(state.get("Pid"))
-        return any(status.startswith("T") and first in (pid, parent) for pid, parent, status in rows)
+        first_process = str(state.get("Pid"))
+        # A row is like ["4711", "4690", "Tl"]. The status of a process that a signal stopped begins with T.
+        return any(status.startswith("T") and first_process in (pid, parent) for pid, parent, status in rows)
 
     def _kill(self) -> None:
         """Kill the container. It is unpaused first: a paused one does not get even SIGKILL before it runs again."""
@@ -255,7 +287,11 @@ class _ContainerRun:
             self._api.kill(self._name)
 
     def _read_stderr(self, chunk: bytes) -> None:
-        """Print what the container writes to stderr as it comes, except the client's error: see `_refusal`."""
+        """Print what the container writes to stderr as it comes, except the client's error: see `_refusal`.
+
+        This assumes that the client writes its error with one `write`, which then is a chunk that begins with
+        "docker: ", and that nothing in a container prints a chunk that begins so.
+        """
         self._stderr += chunk
         del self._stderr[:-_KEPT_STDERR_BYTES]
         if not chunk.startswith(b"docker: "):
@@ -265,16 +301,50 @@ class _ContainerRun:
                 sys.stderr.buffer.flush()
 
 
+def _start_client(docker: str, words: list[str]) -> subprocess.Popen[bytes]:
+    """Start the docker command at the path `docker`. Raises FlagbenchError if it cannot be started."""
+    try:
+        return subprocess.Popen(
+            words,
+            executable=docker,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise FlagbenchError(
+            f"{docker} cannot be started: {error.strerror}",
+            remedy="check the docker command, and the limits of this user's processes (ulimit -a)",
+            code=ExitCode.ENGINE,
+        ) from error
+
+
 def _state(api: Any, name: str) -> dict[str, Any]:
-    """The State of a container in the engine's API; empty if there is no such container."""
+    """The State of a container in the engine's API; empty if there is no such container.
+
+    Raises one of _NO_ANSWER if the engine does not answer.
+    """
     try:
         return dict(api.inspect_container(name)["State"])
     except NotFound:
         return {}
 
 
+def _final_state(api: Any, name: str) -> dict[str, Any] | None:
+    """The State of a container whose client has ended; None if the engine does not answer."""
+    try:
+        return _state(api, name)
+    except _NO_ANSWER:
+        return None
+
+
 def _refusal(stderr: bytearray) -> FlagbenchError:
-    """The client's error message on stderr, as an error with its remedy."""
+    """The client's error message on stderr, as an error with its remedy.
+
+    An example of the message: `docker: Error response from daemon: Minimum memory limit allowed is 6MB.` and, on the
+    next line, `See 'docker run --help'.` (or, from Docker 28 on, `Run 'docker run --help' for more information`).
+    """
     text = stderr.decode("utf-8", "replace")
     text = text.partition("docker: ")[2] or text
     text = re.split(r"\.?\s+(?:See|Run) 'docker run --help'", text)[0]
