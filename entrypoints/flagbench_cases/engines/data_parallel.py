@@ -18,7 +18,7 @@ def data_parallel(
     if context.layout.dp == 1:  # no gradients to reduce, and possibly no process group
         return module
     ids = None
-    if context.device.torch.type == "cuda":
+    if context.device.torch_device.type == "cuda":
         ids = [context.local_rank]
     if watched is None:
         watched = list(module.parameters())

@@ -58,7 +58,7 @@ def initialize(
 
     The probe hooks the same parameters, which must be in the order of the forward pass.
     """
-    library = load(context.device.torch)
+    library = load(context.device.torch_device)
     ensure_group(context.device.backend)  # DeepSpeed would open a port for a single rank
     if context.layout.dp > 1:
         context.probe.attach(parameters)

@@ -51,7 +51,7 @@ class RoofsWorkload(MeasureWorkload):
             raise DataError("roofs measures without data and weights", "omit --data and --weights")
         self.context = context
         self.config = context.config
-        self.device = context.device.torch
+        self.device = context.device.torch_device
         # A copy from the host needs as much memory there, which the ranks of a node share.
         host_bytes = system.usable_memory_bytes() // self.config["gpus"]
         device_bytes = context.device.describe(context.local_rank)["memory_bytes"]
@@ -134,9 +134,9 @@ class RoofsWorkload(MeasureWorkload):
         `transposed`: the second matrix is stored as [n, k], as the weight of a linear layer is.
         """
         m, n, k = shape
-        probe = None
+        trial = None
         if min(shape) > PROBE_SIZE:
-            probe = self._product(precision, [PROBE_SIZE] * 3, transposed)
+            trial = self._product(precision, [PROBE_SIZE] * 3, transposed)
 
         def make() -> Callable[[], Any]:
             return product(self.device, precision, m, n, k, transposed)
@@ -144,7 +144,7 @@ class RoofsWorkload(MeasureWorkload):
         return Operation(
             measured={"operation": PRODUCT, "precision": precision, "shape": list(shape), "transposed": transposed},
             prepare=lambda: self._prepare_in_precision(precision, make),
-            probe=probe,
+            trial=trial,
         )
 
     def _mamf(self, precision: str, shape: list[int]) -> Operation:
@@ -159,17 +159,17 @@ class RoofsWorkload(MeasureWorkload):
         return Operation(
             measured=dict(transposed.measured, cleared_bytes=cleared_bytes),
             prepare=lambda: self._prepare_in_precision(precision, make),
-            probe=transposed.probe,
+            trial=transposed.trial,
         )
 
     def _prepare_in_precision(self, precision: str, make: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
-        """Set torch's switches for the precision, prove it, and return what `make` returns.
+        """Set torch's switches for the precision, measure that matmuls run in it, and return what `make` returns.
 
         Raises RuntimeError if matmuls do not run in the precision.
         """
         if precision in PROVABLE:
             precisions.set_switches(precision)
-            executed = precisions.prove(self.device, precision)["executed"]
+            executed = precisions.measure_precision(self.device, precision)["executed"]
             if executed != precision:
                 raise RuntimeError(f"a product in {precision} ran in {executed}")
         return make()

@@ -92,4 +92,4 @@ class FlashAttention(FusedAttention):
     name = FLASH
 
 
-MODULES = {FLASH: FlashAttention, SDPA: FusedAttention}
+ATTENTIONS = {FLASH: FlashAttention, SDPA: FusedAttention}

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from flagbench_cases.contract import Context
-from flagbench_cases.engines.megatron.norm import torch_release
 from flagbench_cases.engines.megatron.shape import LEARNED, Shape
+from flagbench_cases.engines.megatron.versions import torch_release
 
 warnings.filterwarnings("ignore", "`torch.distributed.* is deprecated", FutureWarning)  # Megatron-Core calls these
 with warnings.catch_warnings():

@@ -18,7 +18,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from flagbench_cases.engines.megatron.norm import torch_release
+from flagbench_cases.engines.megatron.versions import torch_release
 
 CPU = torch.device("cpu")
 FACTORIES = ("arange", "empty", "full", "ones", "zeros")

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from flagbench_cases.contract import Context
 from flagbench_cases.engines.groups import ensure_group
 from flagbench_cases.engines.megatron import cpu_shims
-from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
+from flagbench_cases.engines.megatron.attention import ATTENTIONS, UNFUSED
 from flagbench_cases.engines.megatron.common import (
     ExpandedSelfAttention,
     config_arguments,
@@ -26,8 +26,7 @@ from flagbench_cases.engines.megatron.common import (
     sum_over_replicas,
     token_losses,
 )
-from flagbench_cases.engines.megatron.norm import MODULES as NORMS
-from flagbench_cases.engines.megatron.norm import TORCH
+from flagbench_cases.engines.megatron.norm import NORMS, TORCH
 from flagbench_cases.engines.megatron.shape import LOCAL, TRANSFORMER_ENGINE, Shape
 
 with warnings.catch_warnings():
@@ -125,7 +124,7 @@ def build(
         config = TransformerConfig(**config_arguments(context, shape, dtype, of_2023), **settings)
     if layers == TRANSFORMER_ENGINE:
         model = GPTModel(config, get_gpt_layer_with_transformer_engine_spec(), **model_arguments(context, shape))
-        place_positions(model, context.device.torch, dtype)
+        place_positions(model, context.device.torch_device, dtype)
         return model
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = NORMS[norm]
@@ -134,7 +133,7 @@ def build(
     if of_2023:
         layer.submodules.self_attn_bda = layer.submodules.mlp_bda = add_residual
     if attention != UNFUSED:
-        layer.submodules.self_attention.submodules.core_attention = MODULES[attention]
+        layer.submodules.self_attention.submodules.core_attention = ATTENTIONS[attention]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = GPTModel(
@@ -144,7 +143,7 @@ def build(
             ),
             **model_arguments(context, shape),
         )
-    place_positions(model, context.device.torch, dtype)
+    place_positions(model, context.device.torch_device, dtype)
     if of_2023:
         model.rotary_pos_emb.__class__ = ModelPrecisionRotary
         model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(dtype)

@@ -17,9 +17,8 @@ import torch
 from flagbench_cases.contract import Context
 from flagbench_cases.engines.groups import ensure_group
 from flagbench_cases.engines.megatron import cpu_shims
-from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
-from flagbench_cases.engines.megatron.norm import MODULES as NORMS
-from flagbench_cases.engines.megatron.norm import TORCH
+from flagbench_cases.engines.megatron.attention import ATTENTIONS, UNFUSED
+from flagbench_cases.engines.megatron.norm import NORMS, TORCH
 from flagbench_cases.engines.megatron.shape import LOCAL, Shape
 
 sys.modules.setdefault("transformer_engine", None)  # type: ignore[arg-type]  # an import of it fails
@@ -107,7 +106,7 @@ def build(
     if of_2023 or of_2024:
         layer.submodules.self_attention.module = ExpandedSelfAttention
     if attention != UNFUSED:
-        layer.submodules.self_attention.submodules.core_attention = MODULES[attention]
+        layer.submodules.self_attention.submodules.core_attention = ATTENTIONS[attention]
     model = GPTModel(
         config=config,
         transformer_layer_spec=TransformerBlockSubmodules(
@@ -115,7 +114,7 @@ def build(
         ),
         **model_arguments(context, shape),
     )
-    place_positions(model, context.device.torch, dtype)
+    place_positions(model, context.device.torch_device, dtype)
     if of_2023:
         # It computes the angles in every forward pass, in the precision of the frequencies.
         model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(dtype)

@@ -20,7 +20,7 @@ pytestmark = [
 def module(kernel: str = attention.SDPA, dropout: float = 0.0) -> Any:
     """The module of a kernel, as Megatron-Core makes it inside a parallel region."""
     config = types.SimpleNamespace(attention_dropout=dropout, sequence_parallel=True)
-    return attention.MODULES[kernel](config=config)
+    return attention.ATTENTIONS[kernel](config=config)
 
 
 def separate(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

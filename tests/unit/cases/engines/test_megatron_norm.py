@@ -24,7 +24,7 @@ class Config:
 
 
 def made(name: str) -> norm.TorchNorm:
-    module = norm.MODULES[name](Config(), WIDTH, 1e-5)
+    module = norm.NORMS[name](Config(), WIDTH, 1e-5)
     torch.nn.init.normal_(module.weight)
     return module
 

@@ -65,7 +65,7 @@ def test_a_product_that_is_no_rounding_is_wrong(error: float) -> None:
 
 @pytest.mark.parametrize(("asked", "executed"), [("fp32", "fp32"), ("bf16", "bf16"), ("tf32", "fp32")])
 def test_executed_precision_on_a_processor(asked: str, executed: str) -> None:
-    proof = precision_switches.prove(torch.device("cpu"), asked)
+    proof = precision_switches.measure_precision(torch.device("cpu"), asked)
     assert proof["requested"] == asked
     assert proof["executed"] == executed  # no processor has TF32: the record must say so, whatever was asked
     assert precision_switches.classify(proof["relative_error"]) == executed
@@ -75,7 +75,7 @@ def test_a_device_that_multiplies_wrongly(monkeypatch: pytest.MonkeyPatch) -> No
     real = torch.matmul
     monkeypatch.setattr(torch, "matmul", lambda a, b: real(a, b) * float("nan"))
     for asked in ("fp32", "bf16"):
-        assert precision_switches.prove(torch.device("cpu"), asked)["executed"] == "wrong"
+        assert precision_switches.measure_precision(torch.device("cpu"), asked)["executed"] == "wrong"
 
 
 CHILD = """
