@@ -11,7 +11,8 @@ import numpy as np
 from flagbench_cases.cases.glm import dataset_text
 from flagbench_cases.cases.glm.data import ClozeSet
 from flagbench_cases.cases.glm.prepare import VOCABULARY_LINES
-from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
+from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 
 LENGTH = 48
 WORDS = ["anna", "ben", "clara", "rome", "oslo", "met", "left", "then", "dog", "ran", "in", "the", "a", "of", "old"]
@@ -106,7 +107,7 @@ def csr(matrix: np.ndarray) -> dict[str, Any]:
 
 def published_matrices(examples: RaggedExamples, length: int = LENGTH) -> dict[str, dict[str, Any]]:
     """The groups of a published HDF5 file that holds these examples."""
-    shown = [ClozeSet(examples, length, Special())[index] for index in range(len(examples))]
+    shown = [ClozeSet(examples, length, SpecialTokens())[index] for index in range(len(examples))]
     starts = examples.starts
     right = [np.flatnonzero(example.answers) for example in shown]
     ends = np.cumsum([len(each) for each in right])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from flagbench_cases.cases.glm.ragged import Special
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 
 
 class Example(NamedTuple):
@@ -37,7 +37,7 @@ class ClozeSet(torch.utils.data.Dataset):
     `lengths`.
     """
 
-    def __init__(self, examples: Any, length: int, special: Special) -> None:
+    def __init__(self, examples: Any, length: int, special: SpecialTokens) -> None:
         """`examples`: RaggedExamples or SyntheticExamples; `length`: T; `special`: the ids of the special tokens."""
         self.examples = examples
         self.length = length

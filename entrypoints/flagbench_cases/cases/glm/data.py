@@ -13,7 +13,8 @@ import torch
 
 from flagbench_cases.cases.glm.cloze_set import ClozeSet, Example
 from flagbench_cases.cases.glm.dataset_text import SPECIAL_TOKENS, build, special_tokens
-from flagbench_cases.cases.glm.ragged import FORMAT, Builder, RaggedExamples, Special, open_split
+from flagbench_cases.cases.glm.ragged import FORMAT, Builder, RaggedExamples, open_split
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 from flagbench_cases.cases.glm.synthetic import synthetic
 from flagbench_cases.prepare.wordpiece import read_vocabulary
 from flagbench_cases.shared.errors import DataError, UsageError
@@ -164,7 +165,7 @@ def read_prepared(folder: str | None, length: int, vocabulary_size: int) -> Sets
             f"{folder} was prepared for {facts['sequence_length']} tokens, but this preset has {length}",
             "use --preset reference, or prepare the data again",
         )
-    special = Special(**facts["special"])
+    special = SpecialTokens(**facts["special"])
     sets = []
     for split in ("train", "eval"):
         examples = open_split(split, prepared)

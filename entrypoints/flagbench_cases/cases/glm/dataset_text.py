@@ -22,7 +22,8 @@ from random import Random
 from typing import Any, Iterator, NamedTuple, Sequence
 
 from flagbench_cases.cases.glm.overlap import best_f1, normalised_words
-from flagbench_cases.cases.glm.ragged import Builder, Special
+from flagbench_cases.cases.glm.ragged import Builder
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 from flagbench_cases.prepare import json_lines
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import Report
@@ -167,10 +168,10 @@ def _make_choices(entities: list[str], answers: list[str], training: bool, shuff
         yield Choices([answer, *wrong], [True] + [False] * len(wrong))
 
 
-def special_tokens(vocabulary: dict[str, int]) -> Special:
+def special_tokens(vocabulary: dict[str, int]) -> SpecialTokens:
     """Return the ids of the special tokens; GLM adds two after the vocabulary."""
     size = len(vocabulary)
-    return Special(vocabulary["[PAD]"], vocabulary["[CLS]"], vocabulary["[MASK]"], size, size + 1)
+    return SpecialTokens(vocabulary["[PAD]"], vocabulary["[CLS]"], vocabulary["[MASK]"], size, size + 1)
 
 
 class Encoder:
@@ -231,7 +232,7 @@ def build(
     return Counts(len(queries), truncated, unanswerable)
 
 
-def _add_example(builder: Builder, special: Special, length: int, query: Query, tokens: Tokens) -> int:
+def _add_example(builder: Builder, special: SpecialTokens, length: int, query: Query, tokens: Tokens) -> int:
     """Add an example to `builder`; returns the number of choices whose passage was truncated."""
     query_length = len(tokens.before) + len(tokens.after)
     contexts: list[list[int]] = []

@@ -13,7 +13,8 @@ import numpy as np
 
 from flagbench_cases.cases.glm import dataset_text, sparse_hdf5
 from flagbench_cases.cases.glm.data import EXPECTED, HDF5_FORM, JSONL_FORM, condition_of
-from flagbench_cases.cases.glm.ragged import FORMAT, Builder, Special, choice_lengths, save
+from flagbench_cases.cases.glm.ragged import CONTEXT_OF_CHOICE, FORMAT, Builder, choice_lengths, save
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 from flagbench_cases.prepare import pickles
 from flagbench_cases.prepare.wordpiece import read_vocabulary
 from flagbench_cases.prepare.writer import Writer
@@ -66,7 +67,7 @@ def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], wr
     """Convert both sets of `source` into `glm-cloze/v1` for a preset. Raises DataError."""
     paths, published = find_data(source)
     length = preset["data"]["sequence_length"]
-    special = Special()
+    special = SpecialTokens()
     words = None
     if vocabulary is not None:
         words = published_vocabulary(vocabulary)
@@ -122,7 +123,7 @@ def _facts_of_set(
     lengths = choice_lengths(arrays)
     return {
         "examples": counts.examples,
-        "choices": len(arrays["rows"]),
+        "choices": len(arrays[CONTEXT_OF_CHOICE]),
         "mean_choices": round(float(choices.mean()), 3),
         "most_choices": int(choices.max()),
         "mean_length": round(float(lengths.mean()), 2),
@@ -154,7 +155,7 @@ def published_vocabulary(path: str) -> dict[str, int]:
             f"{path} has {len(words)} tokens, not {VOCABULARY_LINES}",
             "use the vocab.txt of bert-large-uncased",
         )
-    if dataset_text.special_tokens(words) != Special():
+    if dataset_text.special_tokens(words) != SpecialTokens():
         raise DataError(
             f"{path} has different ids for its special tokens", "use the unmodified vocab.txt of bert-large-uncased"
         )

@@ -1,19 +1,21 @@
 """The storage format of cloze examples: memory-mapped arrays without padding.
 
-An example is a list of choices. A choice is a context (part A: [CLS], the passage, the query with one [MASK], and a
-final [PAD]) and an answer. Most choices of an example share their context, which is stored once.
+An example is a question with several choices. A choice is a context (part A: [CLS], the passage, the query with one
+[MASK], and a final [PAD]) and an answer. Most choices of an example share their context, which is stored once.
 
-The arrays of a set in `glm-cloze/v1`, one .npy file each (`train-contexts.npy` etc.):
+The arrays of a set in `glm-cloze/v1`, one .npy file each (`train-contexts.npy` etc.). n is the number of examples, m
+the number of stored contexts, and `choices` the number of choices of all examples. Array i of `contexts`, for
+example, is contexts[context_starts[i] : context_starts[i + 1]].
 
     contexts        int32 [sum of context lengths]
     context_starts  int64 [m + 1]
-    masks           int32 [m]         position of [MASK] in each context
+    masks           int32 [m]            position of [MASK] in each context
     answers         int32 [sum of answer lengths], without <|startofpiece|> and <|endofpiece|>
-    answer_starts   int64 [rows + 1]
-    rows            int32 [rows]      the context of each choice
-    example_starts  int64 [n + 1]     the choices of an example
-    right           uint8 [rows]      1 where the choice is a right answer
-    f1              float32 [rows]    overlap of the choice with the best right answer (see overlap.py)
+    answer_starts   int64 [choices + 1]
+    rows            int32 [choices]      the number of each choice's context; see CONTEXT_OF_CHOICE
+    example_starts  int64 [n + 1]        the first choice of each example
+    right           uint8 [choices]      1 where the choice is a right answer
+    f1              float32 [choices]    overlap of the choice with the best right answer (see overlap.py)
 """
 
 from __future__ import annotations
@@ -28,30 +30,22 @@ from flagbench_cases.prepare.prepared_folder import PreparedFolder
 
 FORMAT = "glm-cloze/v1"
 """The name and version of the format, which a prepared folder states."""
+CONTEXT_OF_CHOICE = "rows"
+"""The name of the array with the context of each choice. It is in the file names and in the digest of v1."""
 DTYPES = {
     "contexts": np.int32,
     "context_starts": np.int64,
     "masks": np.int32,
     "answers": np.int32,
     "answer_starts": np.int64,
-    "rows": np.int32,
+    CONTEXT_OF_CHOICE: np.int32,
     "example_starts": np.int64,
     "right": np.uint8,
     "f1": np.float32,
 }
 """The arrays of the format, in the order in which their digest is computed."""
-
-
-class Special(NamedTuple):
-    """Ids of the special tokens; the defaults are those of the published vocabulary."""
-
-    pad: int = 0
-    cls: int = 101
-    mask: int = 103
-    sop: int = 30522
-    """<|startofpiece|>"""
-    eop: int = 30523
-    """<|endofpiece|>"""
+_TYPE_CODES = {"int32": "i", "int64": "q", "uint8": "B", "float32": "f"}
+"""The type codes of Python's array module for numpy's types."""
 
 
 class Cloze(NamedTuple):
@@ -64,16 +58,18 @@ class Cloze(NamedTuple):
 
 
 def choice_lengths(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the tokens of each choice without padding: context, <|startofpiece|> and answer, int64 [rows]."""
+    """Return the tokens of each choice without padding: context, <|startofpiece|> and answer, int64 [choices]."""
     context_lengths = np.diff(arrays["context_starts"])
-    return context_lengths[arrays["rows"]] + np.diff(arrays["answer_starts"]) + 1
+    answer_lengths = np.diff(arrays["answer_starts"])
+    start_of_piece = 1
+    return context_lengths[arrays[CONTEXT_OF_CHOICE]] + start_of_piece + answer_lengths
 
 
 class RaggedExamples:
     """n examples in the arrays of the format.
 
-    Attributes: `starts` [n + 1], the first choice of each example; `choices` [n], the number of its choices;
-    `lengths` [rows], the tokens of each choice.
+    Attributes: `starts` [n + 1], the first choice of each example, and the end of the last; `choices` [n], the number
+    of choices of each example; `lengths` [sum of choices], the tokens of each choice.
     """
 
     def __init__(self, arrays: dict[str, np.ndarray]) -> None:
@@ -89,23 +85,23 @@ class RaggedExamples:
         """Return example `index`."""
         arrays = self.arrays
         first = int(self.starts[index])
-        last = int(self.starts[index + 1])
-        context_numbers = arrays["rows"][first:last].tolist()
+        end = int(self.starts[index + 1])
+        context_of_choice = arrays[CONTEXT_OF_CHOICE][first:end].tolist()
         contexts: dict[int, np.ndarray] = {}
         masks: dict[int, int] = {}
-        for number in set(context_numbers):
-            begin, end = arrays["context_starts"][number : number + 2].tolist()
-            contexts[number] = arrays["contexts"][begin:end]
+        for number in set(context_of_choice):  # each context once: most choices share theirs
+            context_start, context_end = arrays["context_starts"][number : number + 2].tolist()
+            contexts[number] = arrays["contexts"][context_start:context_end]
             masks[number] = int(arrays["masks"][number])
-        answer_starts = arrays["answer_starts"][first : last + 1].tolist()
+        answer_starts = arrays["answer_starts"][first : end + 1].tolist()
         answers = []
-        for begin, end in zip(answer_starts, answer_starts[1:]):
-            answers.append(arrays["answers"][begin:end])
+        for answer_start, answer_end in zip(answer_starts, answer_starts[1:]):
+            answers.append(arrays["answers"][answer_start:answer_end])
         return Cloze(
-            contexts=[contexts[number] for number in context_numbers],
-            masks=[masks[number] for number in context_numbers],
+            contexts=[contexts[number] for number in context_of_choice],
+            masks=[masks[number] for number in context_of_choice],
             answers=answers,
-            right=arrays["right"][first:last].astype(bool),
+            right=arrays["right"][first:end].astype(bool),
         )
 
     def f1(self, index: int, choice: int) -> float:
@@ -139,7 +135,7 @@ class Builder:
         right: Sequence[bool],
         f1: Sequence[float],
     ) -> None:
-        """Add an example, whose arguments have an element for each choice.
+        """Add an example. Each argument has an element for each of its choices; the callers ensure equal lengths.
 
         A context equal to that of the previous choice is stored once.
         """
@@ -151,20 +147,16 @@ class Builder:
                 columns["context_starts"].append(len(columns["contexts"]))
                 columns["masks"].append(mask)
                 stored_context = context
-            columns["rows"].append(len(columns["masks"]) - 1)
+            columns[CONTEXT_OF_CHOICE].append(len(columns["masks"]) - 1)
             columns["answers"].extend(answer)
             columns["answer_starts"].append(len(columns["answers"]))
         columns["right"].extend([int(value) for value in right])
         columns["f1"].extend(f1)
-        columns["example_starts"].append(len(columns["rows"]))
+        columns["example_starts"].append(len(columns[CONTEXT_OF_CHOICE]))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays, without a copy."""
+        """Return the arrays. Call it once, after the last `add`: they share the builder's memory."""
         return {name: np.frombuffer(column, dtype=DTYPES[name]) for name, column in self._columns.items()}
-
-
-_TYPE_CODES = {"int32": "i", "int64": "q", "uint8": "B", "float32": "f"}
-"""The type codes of Python's array module for numpy's types."""
 
 
 def file_name(split: str, name: str) -> str:

@@ -20,7 +20,8 @@ import numpy as np
 
 from flagbench_cases.cases.glm.dataset_text import Counts
 from flagbench_cases.cases.glm.overlap import best_f1, normalised_words, text_of
-from flagbench_cases.cases.glm.ragged import Builder, Special
+from flagbench_cases.cases.glm.ragged import Builder
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import Report
 
@@ -96,7 +97,7 @@ def _unreadable(label: str, error: Exception) -> DataError:
 def build(
     path: str,
     training: bool,
-    special: Special,
+    special: SpecialTokens,
     length: int,
     builder: Builder,
     report: Report,
@@ -155,7 +156,7 @@ def _build(
     path: str,
     file: Any,
     training: bool,
-    special: Special,
+    special: SpecialTokens,
     length: int,
     scorer: Scorer,
     builder: Builder,
@@ -256,7 +257,7 @@ def _read_chunk(path: str, matrices: dict[str, Csr], sep: np.ndarray, first: int
     return Chunk(first, text, target, counted, positions, begin, begin + size - 1)
 
 
-def _check_chunk(path: str, chunk: Chunk, special: Special) -> list[int]:
+def _check_chunk(path: str, chunk: Chunk, special: SpecialTokens) -> list[int]:
     """Check that every row has the layout of cloze_set.py; returns the column of [MASK] in each.
 
     Raises DataError for the first row that has not.

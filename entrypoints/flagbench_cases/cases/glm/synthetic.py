@@ -14,10 +14,11 @@ import numpy as np
 
 from flagbench_cases.cases.glm.cloze_set import ClozeSet
 from flagbench_cases.cases.glm.dataset_text import MAX_TRAINING_CHOICES
-from flagbench_cases.cases.glm.ragged import Cloze, Special
+from flagbench_cases.cases.glm.ragged import Cloze
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 from flagbench_cases.prepare.synthetic import lognormal
 
-SPECIAL = Special(pad=0, cls=1, mask=2, sop=3, eop=4)
+SPECIAL = SpecialTokens(pad=0, cls=1, mask=2, sop=3, eop=4)
 """The special tokens come first, so that they exist in any vocabulary; random tokens follow."""
 DEFAULT_EXAMPLES = {"train": 2048, "eval": 256}
 """The number of examples if the manifest does not set it."""

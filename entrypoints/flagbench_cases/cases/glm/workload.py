@@ -24,7 +24,7 @@ from flagbench_cases.cases.glm.model import (
     mask_choices,
 )
 from flagbench_cases.cases.glm.optimizer import BETAS, EPSILON, LossScaler, MasterOptimizer, Optimizer, Schedule
-from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure, require_full_batch
+from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, extra_result, require_full_batch
 from flagbench_cases.engines.data_parallel import data_parallel
 from flagbench_cases.shared.errors import DataError
 from flagbench_core import flops
@@ -74,7 +74,7 @@ class GlmWorkload(TrainWorkload):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.config = context.config
-        self.device = context.device.torch
+        self.device = context.device.torch_device
         self.half = self.config["precision"] == "fp16"
 
     def setup(self) -> None:
@@ -230,8 +230,8 @@ class GlmWorkload(TrainWorkload):
             accuracy=total.right / total.examples,
             published_accuracy=published,
             counted=int(total.examples),
-            deciding=published,
-            extra=[measure("f1", total.f1 / total.examples, "fraction", F1_NOTE % self.sets.f1_over)],
+            stop_accuracy=published,
+            extra=[extra_result("f1", total.f1 / total.examples, "fraction", F1_NOTE % self.sets.f1_over)],
         )
 
     def _add_choices(self, sums: EvaluationSums, batch: dataset.Batch, choices: list[int], first: int) -> None:

@@ -11,7 +11,8 @@ import torch
 
 from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm.model import GlmConfig
-from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
+from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 from flagbench_cases.cases.glm.workload import GlmWorkload, build
 from flagbench_cases.shared.manifests import load_case
 from flagbench_core.config import merge
@@ -20,7 +21,7 @@ from workloads import set_up
 Result = TypeVar("Result")
 PRESETS = load_case("glm")["presets"]
 LENGTH = 16
-SPECIAL = Special(pad=0, cls=1, mask=2, sop=3, eop=4)
+SPECIAL = SpecialTokens(pad=0, cls=1, mask=2, sop=3, eop=4)
 SMALL = {
     "model": {
         "name": "glm-test",

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from flagbench_cases.cases.glm.data import ClozeSet, collate, load
-from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
+from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 from flagbench_cases.shared.errors import UsageError
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
-SPECIAL = Special(pad=0, cls=1, mask=2, sop=3, eop=4)
+SPECIAL = SpecialTokens(pad=0, cls=1, mask=2, sop=3, eop=4)
 # Two choices share a context; the second example has one choice.
 CONTEXT, OTHER = [1, 11, 12, 2, 13, 0], [1, 2, 14, 0]
 

@@ -18,7 +18,7 @@ from cloze_files import (
 )
 from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm import prepare
-from flagbench_cases.cases.glm.ragged import Special
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.shared.errors import DataError
 from unit.cases.refusal import refuses
@@ -58,7 +58,7 @@ def test_raw_text_becomes_the_sets_of_a_run(from_raw: str) -> None:
     assert (len(sets.train), len(sets.evaluation)) == (5, 4)
     assert (sets.condition, sets.choices_condition) == ("files", "4 at most, mean 2.6")
     assert sets.train[0].tokens.shape == (2, LENGTH)
-    assert sets.train.special == Special()
+    assert sets.train.special == SpecialTokens()
     assert all(sets.train[index].answers[0] for index in range(len(sets.train)))
 
 

@@ -20,7 +20,8 @@ from cloze_files import (
     write_jsonl,
 )
 from flagbench_cases.cases.glm import sparse_hdf5
-from flagbench_cases.cases.glm.ragged import DTYPES, Builder, RaggedExamples, Special
+from flagbench_cases.cases.glm.ragged import DTYPES, Builder, RaggedExamples
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 from flagbench_cases.shared.errors import DataError
 from unit.cases.refusal import refuses
 
@@ -38,7 +39,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, RaggedExamples]:
 
 def read(path: Path, training: bool = False, length: int = LENGTH, vocabulary: Any = None) -> RaggedExamples:
     builder = Builder()
-    sparse_hdf5.build(str(path), training, Special(), length, builder, nothing, vocabulary)
+    sparse_hdf5.build(str(path), training, SpecialTokens(), length, builder, nothing, vocabulary)
     return RaggedExamples(builder.arrays())
 
 

@@ -22,7 +22,8 @@ from cloze_files import (
 )
 from flagbench_cases.cases.glm.data import ClozeSet
 from flagbench_cases.cases.glm.prepare import published_vocabulary
-from flagbench_cases.cases.glm.ragged import RaggedExamples, Special
+from flagbench_cases.cases.glm.ragged import RaggedExamples
+from flagbench_cases.cases.glm.special_tokens import SpecialTokens
 from flagbench_cases.shared.errors import DataError
 from unit.cases.refusal import refuses
 
@@ -98,10 +99,10 @@ def test_lower_case_accents_and_word_pieces_are_berts(tmp_path: Path) -> None:
 
 def test_an_entity_without_tokens_is_scored_by_its_end(tmp_path: Path) -> None:
     some = line("Anna met \u200b.", ["Anna", "\u200b"], ("who is @placeholder", ["Anna"]))
-    cloze = ClozeSet(from_text(write_jsonl(tmp_path, [some]) / "val.jsonl", False), LENGTH, Special())
+    cloze = ClozeSet(from_text(write_jsonl(tmp_path, [some]) / "val.jsonl", False), LENGTH, SpecialTokens())
     example = cloze[0]
     assert example.target_mask.sum(axis=1).tolist() == [2, 1]
-    assert example.targets[1, example.sep[1]] == Special().eop
+    assert example.targets[1, example.sep[1]] == SpecialTokens().eop
 
 
 def broken(**changes: Any) -> str:
