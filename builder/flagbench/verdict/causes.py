@@ -26,7 +26,7 @@ from flagbench.verdict.stall import find_stall
 from flagbench.verdict.subject import Subject
 from flagbench_core.evidence import EvidenceError, Section
 from flagbench_core.evidence.columns import MICRO
-from flagbench_core.evidence.derive import of_rank
+from flagbench_core.evidence.derive import describe_rank
 from flagbench_core.evidence.metrics import DEVICE, OWN, Window, window_of
 from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, kind_of, read_section
 from flagbench_core.stats.summary import median
@@ -364,7 +364,7 @@ def _collective_waits(run: ExplainedRun) -> list[float]:
     stretch = run.section.stretch()
     waits = []
     for rank in run.ranks:
-        derived = of_rank(stretch, rank.rank)
+        derived = describe_rank(stretch, rank.rank)
         wait = derived.get("collective_wait_median", rank.collective_wait_median)
         if wait is None:
             return []

@@ -1,5 +1,7 @@
 """Computes the parts of a record that describe its steps: metrics, window, work, FLOPs, timing, medians of ranks.
 
+p_core, the metric that names the measured window below, is the samples per second of the steps after the warm-up.
+
 An image writes the result of `derive` into its record; `flagbench verify` derives it again from the record's evidence
 and compares the two.
 """
@@ -47,28 +49,28 @@ class Derived(NamedTuple):
 
 def derive(section: Section, facts: Facts) -> Derived:
     """Everything that follows from the evidence of a run of at least one step."""
-    steady = window_of(section.stretch(facts.kind, WINDOW))
+    measured_window = window_of(section.stretch(facts.kind, WINDOW))
     everything = section.stretch()
-    ranks = [of_rank(everything, rank) for rank in range(section.world)]
+    ranks = [describe_rank(everything, rank) for rank in range(section.world)]
     bubbles = pipeline.measure_bubbles(section.stretch(TRAIN, WINDOW), section.world, facts.stages)
     for rank, bubble in enumerate(bubbles):
         ranks[rank]["bubble"] = bubble
     measurements = roofs.measurements(section)
-    counted_steps = everything
+    work_steps = everything
     if facts.kind == INFER and section.stretch(INFER).steps:  # the validation before an inference is not its work
-        counted_steps = section.stretch(INFER)
+        work_steps = section.stretch(INFER)
     window: dict[str, Any] | None = None
     flops: dict[str, Any] | None = None
-    if steady is not None:
-        window = describe_window(steady)
-    if steady is not None and facts.counted:
-        flops = {name: steady.stretch.flops(name) for name in FLOPS}
+    if measured_window is not None:
+        window = describe_window(measured_window)
+    if measured_window is not None and facts.counted:
+        flops = {name: measured_window.stretch.flops(name) for name in FLOPS}
         flops["measured_ceiling"] = min(section.ceilings, default=None)
     return Derived(
         metrics=compute_metrics(section, facts),
         window=window,
-        work=work(counted_steps, facts.unit),
-        timing=timing(section),
+        work=describe_work(work_steps, facts.unit),
+        timing=describe_timing(section),
         flops=flops,
         ranks=ranks,
         pipeline=pipeline.summarise(bubbles, facts.stages),
@@ -77,24 +79,24 @@ def derive(section: Section, facts: Facts) -> Derived:
     )
 
 
-def describe_window(steady: Window) -> dict[str, Any]:
+def describe_window(window: Window) -> dict[str, Any]:
     """The record's `window`: the steps that p_core is computed from.
 
     The times of single steps are not known if the evidence has longer blocks. Each block then counts as one step with
     the mean time of its steps.
     """
-    stretch = steady.stretch
-    step_seconds = per_step(steady.micro, stretch.sizes)
+    stretch = window.stretch
+    step_seconds = mean_step_seconds(window.micro, stretch.sizes)
     change = summary.drift(step_seconds)
     is_steady: bool | None = None
     if change is not None:
         is_steady = abs(change) <= STEADY
     return {
         "first_step": stretch.first,
-        "rank": steady.rank,
+        "rank": window.rank,
         "steps": stretch.steps,
         "samples": stretch.total("samples"),
-        "seconds": steady.seconds,
+        "seconds": window.seconds,
         "host_seconds": stretch.rank_time(OWN, stretch.slowest(OWN)) / MICRO,
         "step_seconds": summary.thin(step_seconds, STEP_POINTS),
         "step_median": summary.median(step_seconds),
@@ -104,13 +106,18 @@ def describe_window(steady: Window) -> dict[str, Any]:
     }
 
 
-def per_step(micro: Sequence[int], sizes: Sequence[int]) -> list[float]:
-    """The mean seconds of a step in each block, rounded to nanoseconds. `sizes`: the steps of each block."""
+def mean_step_seconds(micro: Sequence[int], sizes: Sequence[int]) -> list[float]:
+    """The mean seconds of a step in each block, rounded to nanoseconds.
+
+    Args:
+        micro: the time of each block, microseconds.
+        sizes: the number of steps of each block.
+    """
     return [round(time / size / MICRO, 9) for time, size in zip(micro, sizes)]
 
 
-def work(stretch: Stretch, unit: str) -> dict[str, Any]:
-    """The work of all ranks in the steps of a stretch."""
+def describe_work(stretch: Stretch, unit: str) -> dict[str, Any]:
+    """The record's `work`: that of all ranks in the steps of a stretch. `unit`: the case's name for a sample."""
     return {
         "unit": unit,
         "steps": stretch.steps,
@@ -121,7 +128,7 @@ def work(stretch: Stretch, unit: str) -> dict[str, Any]:
     }
 
 
-def timing(section: Section) -> dict[str, float]:
+def describe_timing(section: Section) -> dict[str, float]:
     """The record's `timing`: rank 0's seconds in each phase, and those of the parts of its steps."""
     seconds = {name: micro / MICRO for name, micro in section.timing.items()}
     everything = section.stretch()
@@ -132,21 +139,27 @@ def timing(section: Section) -> dict[str, float]:
     return seconds
 
 
-def of_rank(stretch: Stretch, rank: int) -> dict[str, float]:
+def describe_rank(stretch: Stretch, rank: int) -> dict[str, float]:
     """One entry of the record's `ranks`: medians and sums of the step times of a rank, seconds."""
-    seconds = {
-        "step_median": summary.median(per_step(stretch.time(DEVICE, rank), stretch.sizes)),
+    return {
+        "step_median": summary.median(mean_step_seconds(stretch.time(DEVICE, rank), stretch.sizes)),
         "data_wait_total": stretch.rank_time(("data_wait",), rank) / MICRO,
+        **_collective_medians(stretch, rank),
     }
+
+
+def _collective_medians(stretch: Stretch, rank: int) -> dict[str, float]:
+    """Medians of the times of a rank's collectives, seconds; empty if they were not measured."""
     sizes: list[int] = []
     first: list[int] = []
     wait: list[int] = []
     for span in stretch.spans:
         if span.collectives is None:  # collectives are measured in every step or in none
-            return seconds
+            return {}
         sizes += block_sizes(span.steps, span.collectives.block)
         first += span.collectives.first[rank]
         wait += span.collectives.wait[rank]
-    seconds["first_collective_median"] = summary.median(per_step(first, sizes))
-    seconds["collective_wait_median"] = summary.median(per_step(wait, sizes))
-    return seconds
+    return {
+        "first_collective_median": summary.median(mean_step_seconds(first, sizes)),
+        "collective_wait_median": summary.median(mean_step_seconds(wait, sizes)),
+    }

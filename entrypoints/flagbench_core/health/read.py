@@ -31,13 +31,15 @@ class PendingReading:
     """A reading in progress. `collect` waits for its result and ends it."""
 
     def __init__(
-        self, monitor: str, uuids: Optional[Sequence[str]], seconds: float, env: Optional[Mapping[str, str]]
+        self, monitor: str, uuids: Optional[Sequence[str]], child_seconds: float, env: Optional[Mapping[str, str]]
     ):
+        """Start the child; see `start_reading`. If it cannot be started, `collect` says why."""
         self._uuids = uuids
         self._problem: Optional[str] = None
         self._began = time.monotonic()
         self._process: "Optional[subprocess.Popen[bytes]]" = None
-        command = [sys.executable, *python_module.options("flagbench_core.health"), monitor, "%g" % seconds]
+        command = [sys.executable, *python_module.options("flagbench_core.health"), monitor]
+        command.append("%g" % child_seconds)
         if uuids is not None:
             command += uuids
         environment = None
@@ -55,17 +57,18 @@ class PendingReading:
         except OSError as error:
             self._problem = "a process to read health cannot be started (%s)" % (error.strerror or error)
 
-    def collect(self, seconds: float) -> HealthReading:
-        """Wait for the result for at most `seconds`. Devices that have not answered by then are `unanswered`."""
+    def collect(self, wait_seconds: float) -> HealthReading:
+        """Wait for the result for at most `wait_seconds`. Devices without an answer by then are `unanswered`."""
         if self._process is None:
             return _combine([], self._uuids, self._problem or "")
         assert self._process.stdout is not None
         with self._process.stdout:
-            text = _read_until_end(self._process.stdout.fileno(), time.monotonic() + seconds)
+            text = _read_until_end(self._process.stdout.fileno(), time.monotonic() + wait_seconds)
         self._end()
         lines = []
         for line in text.split(b"\n"):
-            with contextlib.suppress(ValueError):  # the last line may be incomplete
+            # A line that is not JSON is skipped: the child may have been killed while it wrote its last one.
+            with contextlib.suppress(ValueError):
                 lines.append(json.loads(line.decode("utf-8")))
         waited = time.monotonic() - self._began
         return _combine(lines, self._uuids, "%s in %.0f s" % (NO_ANSWER, waited))
@@ -82,23 +85,25 @@ class PendingReading:
 def start_reading(
     monitor: str,
     uuids: Optional[Sequence[str]] = None,
-    seconds: float = READ_SECONDS,
+    child_seconds: float = READ_SECONDS,
     env: Optional[Mapping[str, str]] = None,
 ) -> PendingReading:
     """Start a reading in the background.
 
     Args:
-        monitor: the name of the stack's monitor: `nvml` (NVML, else nvidia-smi), `amd-smi` or `mx-smi`.
-        uuids: the UUIDs of the devices to read, in the order of the result; all devices by default.
-        seconds: the time after which the child ends itself.
+        monitor: the name of the stack's monitor: `nvml` (NVML, else nvidia-smi), `amd-smi`, or `mx-smi`, of which no
+            health is read: the reading then has that as its problem.
+        uuids: the UUIDs of the devices to read, in the order of the result. With None, all devices that the monitor
+            lists are read; if it lists none, the reading has no devices, only a problem.
+        child_seconds: the time after which the child ends itself, even if nobody collects its result.
         env: the environment of the child; by default that of this process.
     """
-    return PendingReading(monitor, uuids, seconds, env)
+    return PendingReading(monitor, uuids, child_seconds, env)
 
 
 def read_health(monitor: str, uuids: Optional[Sequence[str]] = None, seconds: float = READ_SECONDS) -> HealthReading:
     """Read the health of the devices once, for at most `seconds`. Never raises; see `start_reading`."""
-    return start_reading(monitor, uuids, seconds).collect(seconds)
+    return start_reading(monitor, uuids, child_seconds=seconds).collect(wait_seconds=seconds)
 
 
 def _read_until_end(descriptor: int, deadline: float) -> bytes:
@@ -116,9 +121,15 @@ def _read_until_end(descriptor: int, deadline: float) -> bytes:
 
 
 def _combine(lines: List[Dict[str, Any]], uuids: Optional[Sequence[str]], silence: str) -> HealthReading:
-    """The reading from the lines of the child; see __main__.py for what they contain.
+    """The reading from the lines of the child.
 
-    `silence`: why there is no line for a device, or none at all.
+    The child prints its first line before all others: a `problem`, or the `source` and the `devices`, each at least
+    with what identifies it. Each further line replaces the device at a `place` of that list. See __main__.py.
+
+    Args:
+        lines: the lines that arrived, in this order.
+        uuids: the UUIDs that were requested, each of which gets a device in the reading; None for all devices.
+        silence: why a device has no line of its own, or why there is no line at all.
     """
     problem: Optional[str] = silence
     source = None
@@ -127,13 +138,16 @@ def _combine(lines: List[Dict[str, Any]], uuids: Optional[Sequence[str]], silenc
         if "problem" in line:
             problem = line["problem"]
         elif "devices" in line:
-            problem, source = None, line["source"]
-            devices = [device_health(values) for values in line["devices"]]
-            devices = [replace(device, unanswered=device.unanswered or silence) for device in devices]
+            problem = None
+            source = line["source"]
+            for values in line["devices"]:
+                device = device_health(values)
+                devices.append(replace(device, unanswered=device.unanswered or silence))
         else:
             devices[line["place"]] = device_health(line["device"])
-    if uuids is not None and problem is not None:
+    if uuids is None:
+        return HealthReading(tuple(devices), source, problem)
+    if problem is not None:  # the child printed no list of devices
         devices = [DeviceHealth(uuid=uuid, unanswered=problem) for uuid in uuids]
-    if uuids is not None:
-        devices = [replace(device, index=place) for place, device in enumerate(devices)]
-    return HealthReading(tuple(devices), source, problem)
+    numbered = [replace(device, index=place) for place, device in enumerate(devices)]
+    return HealthReading(tuple(numbered), source, problem)
