@@ -11,7 +11,7 @@ from flagbench import complete
 from flagbench.cli.options import JsonOption
 from flagbench.console.output import echo_json
 from flagbench.console.progress import Progress
-from flagbench.image_reference import REPOSITORY, image_of
+from flagbench.image_reference import NAMESPACE, image_of
 from flagbench.images.bucket import ImageBucket, is_in_bucket, parse_image_bucket
 from flagbench.images.docker import open_engine
 from flagbench.images.push import (
@@ -60,7 +60,7 @@ def command(
     network, full disk.
     """
     case, stack = resolve_image(image, load_catalog_without_claims())
-    repository = f"{REPOSITORY}/{case.name}"
+    repository = f"{NAMESPACE}/{case.name}"
     bucket = None
     if is_in_bucket(to):
         bucket = ImageBucket(parse_image_bucket(to), repository, public=public)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from flagbench.console.progress import Progress
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
-from flagbench.image_reference import DIGEST, find_reference
+from flagbench.image_reference import DIGEST, try_parse_reference
 from flagbench.images.docker_archive import (
     MANIFEST_TYPE,
     Config,
@@ -113,7 +113,7 @@ def parse_bucket_image(text: str) -> BucketImage:
     if not path:
         raise FlagbenchError(f"no image is named in {address.url}", remedy=_remedy())
     # The host in front keeps the first part of the path from being read as one.
-    reference = find_reference(f"localhost/{path}")
+    reference = try_parse_reference(f"localhost/{path}")
     if reference is None:
         raise FlagbenchError(f"{brief(path)} is not the name of an image in a bucket", remedy=_remedy())
     if reference.tag is None and reference.digest is None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
-from flagbench.image_reference import LOCAL, find_reference, parse_reference
+from flagbench.image_reference import LOCAL, parse_reference, try_parse_reference
 from flagbench.images.build_options import BuildOptions, credentials_of, make_inputs
 from flagbench.images.docker import BuildRequest, DockerEngine, ImageInfo, Resources
 from flagbench.images.lockfile import Lock
@@ -109,7 +109,7 @@ def _digests_by_name(image: ImageInfo) -> dict[str, str | None]:
     """Collect the digests of an image in registries, by the name of the repository."""
     digests = {}
     for repo_digest in image.repo_digests:
-        reference = find_reference(repo_digest)
+        reference = try_parse_reference(repo_digest)
         # Some engines write `<none>` for an image without a name, which is no reference.
         if reference is not None:
             digests[reference.name] = reference.digest

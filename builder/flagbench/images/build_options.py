@@ -19,7 +19,7 @@ from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sd
 from packaging.version import Version
 
 from flagbench.errors import FlagbenchError
-from flagbench.image_reference import find_reference
+from flagbench.image_reference import try_parse_reference
 from flagbench.images.lockfile import Lock
 from flagbench.system.files import TEXT_BYTES, read_file, reason
 from flagbench_core.redaction import url_secrets
@@ -64,7 +64,7 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         # An image's id, or the beginning of one, has the form of a reference, too.
-        if self.base is not None and find_reference(self.base) is None:
+        if self.base is not None and try_parse_reference(self.base) is None:
             remedy = "write a name like registry.example/base:1, or an image's id"
             raise FlagbenchError(f"--base: {self.base!r} is not an image reference", remedy=remedy)
         for url in self.pip_source:

@@ -22,7 +22,7 @@ import msgspec.toml
 from packaging.utils import canonicalize_name
 
 from flagbench.errors import FlagbenchError
-from flagbench.image_reference import DIGEST, find_reference
+from flagbench.image_reference import DIGEST, try_parse_reference
 from flagbench.system.files import read_text, reason, write_atomically
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ def read_base(stack: Stack) -> ManifestBase:
     """
     if stack.base_image is None:
         return ManifestBase(None, None)
-    reference = find_reference(stack.base_image)
+    reference = try_parse_reference(stack.base_image)
     if reference is None:
         raise FlagbenchError(
             f"base.image of {stack.name}, {stack.base_image!r}, is not an image reference",

@@ -15,7 +15,7 @@ import msgspec
 
 from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
-from flagbench.image_reference import find_reference, is_on_docker_hub, is_prefix
+from flagbench.image_reference import is_on_docker_hub, is_prefix, try_parse_reference
 from flagbench.images.bucket import BlobOrigin, ImageBucket, blob_folder, short_digest
 from flagbench.images.docker import DockerEngine, ImageInfo
 from flagbench.images.docker_archive import Descriptor, Layer, digest_of, read_archive
@@ -104,7 +104,7 @@ def require_redistributable(stack: Stack, image: ImageInfo) -> None:
     """
     terms = require_base(stack).redistribution
     base = image.labels.get(BASE_NAME_LABEL) or "this image"
-    stack_base = find_reference(stack.base_image or "")
+    stack_base = try_parse_reference(stack.base_image or "")
     if stack.base_image is not None and (stack_base is None or base != stack_base.tagged):
         refusal = f"it is not the stack's base {stack.base_image}, so its licence is unknown"
     elif terms.status == "allowed":

@@ -13,43 +13,43 @@ from typing import Any
 from flagbench.records.model import Record
 from flagbench_core.config import digest
 
+SETTINGS_THAT_VARY = ("seed", "measure.seconds", "measure.heat_seconds", "products.mamf_shapes")
+"""The settings in which earlier runs of a configuration may differ from a run, as paths of names.
+
+They are the seed, and what an acceptance (`flagbench accept`) chooses for its roofs according to its minutes and its
+device: how long to measure, how long to heat the devices before, and the shapes of matmuls. The last two are stated
+by each measurement itself. `laps` is not listed: a soak, which measures in laps, is compared with soaks of as many
+laps.
+"""
 _MACHINE_DIGITS = 16
 """Length of a machine's digest: 64 bits, enough to distinguish the machines in a store."""
 
 
-def unseeded(config: Mapping[str, Any]) -> str:
+def unseeded_config_digest(config: Mapping[str, Any]) -> str:
     """Return the digest of a configuration without its seed, which all runs of a series have in common."""
     return digest({name: value for name, value in config.items() if name != "seed"})
 
 
-def unseeded_digest(record: Record) -> str | None:
+def unseeded_record_digest(record: Record) -> str | None:
     """Return the digest of a record's configuration without its seed.
 
-    A record that has no configuration has at most its digest, which is returned in place of it.
+    A record without a configuration has at most the digest of all of it, `config_digest`, which is returned instead:
+    it groups runs with the same seed.
     """
     if record.config is None:
         return record.config_digest
-    return unseeded(record.config)
-
-
-NOT_OF_HISTORY = ("seed", "measure.seconds", "measure.heat_seconds", "products.mamf_shapes")
-"""The settings that earlier runs of a configuration may have other values of, as paths of names.
-
-They are the seed, and what an acceptance chooses for its measurements, depending on its minutes and its device: a
-measurement itself has how long the device was heated before, and the shape of a matmul. `laps` is not one of them:
-the earlier runs of a soak, which measures in laps, are soaks of as many laps.
-"""
+    return unseeded_config_digest(record.config)
 
 
 def history_digest(record: Record) -> str | None:
     """Return the digest of a record's configuration by which its earlier runs are found.
 
-    A record that has no configuration has at most its digest, which is returned in place of it.
+    For a record without a configuration, it is the digest of the whole, as in `unseeded_record_digest`.
     """
     if record.config is None:
         return record.config_digest
     config = copy.deepcopy(record.config)
-    for path in NOT_OF_HISTORY:
+    for path in SETTINGS_THAT_VARY:
         _remove_setting(config, path)
     return digest(config)
 

@@ -1,10 +1,15 @@
 """Keeps the objects of a store as files in a folder, each next to a file with its checksum.
 
-A put is atomic, and no object is overwritten. Content and checksum are first written to temporary files of the same
-folder and flushed to the disk, so a full disk is noticed before anything is visible. Then both are hard-linked to
-their names, which either succeeds or finds the name taken: two writers never mix. The checksum is linked first. A
-crash between the two links leaves a checksum without a file: readers ignore it, and the next put of the same content
-completes it. The other order would leave a file that cannot be checked.
+A bundle, whose name contains its checksum, has no such file: `put_file` copies it, and replaces a damaged one.
+
+`put_if_absent` is atomic and overwrites nothing. Content and checksum are first written to temporary files of the
+same folder and flushed to the disk, so a full disk is noticed before anything is visible. Then both are hard-linked
+to their names, which either succeeds or finds the name taken: two writers never mix. The checksum is linked first.
+The other order could leave a file that cannot be checked.
+
+A crash between the two links leaves a checksum without a file. That is intended, and nothing has to be repaired:
+readers ignore it, and the next put of the same content completes it. A put of other content under this key is
+refused until somebody deletes the key; a record's key contains its id, so only a forged record has other content.
 """
 
 from __future__ import annotations
@@ -22,14 +27,14 @@ from tempfile import TemporaryDirectory
 
 from flagbench.console.terminal import brief
 from flagbench.records.blobs import INDEX, INDEX_BYTES, Blob, Health, StoreError, damaged
-from flagbench.records.store_keys import checksum_name, checksum_text
+from flagbench.records.store_keys import checksum_name, checksum_text, is_checksum_name
 from flagbench.records.store_keys import prefix as records_prefix
 from flagbench.system.files import expanded, read_file, reason, write_atomically
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
 
 _CHECKSUM_BYTES = 1024
-"""The size limit of a checksum's file: it has 64 digits and the name of the object."""
+"""The size limit of a checksum's file, which has 64 digits and the name of the object, at most 255 bytes."""
 _SHA256_IN_NAME = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 """Matches a file name that contains the sha256 of the content: such a file needs no checksum next to it."""
 _COPY_BYTES = 2**20
@@ -74,9 +79,9 @@ class FolderBlobs:
         try:
             _make_folder(path.parent)
             with _temporary(path.parent, checksum) as checksum_file, _temporary(path.parent, content) as file:
-                if not _link(checksum_file, _checksum_path(path), checksum):
+                if not _link_or_match(checksum_file, _checksum_path(path), checksum):
                     return False
-                if not _link(file, path, content):
+                if not _link_or_match(file, path, content):
                     return False
             _flush_folder(path.parent)
         except OSError as error:
@@ -189,14 +194,15 @@ class FolderBlobs:
     def health(self) -> Health:
         """Return whether an object could be put here. It is tried in a temporary folder, which is removed.
 
-        A file is written and linked as by a put, because a mount may refuse what the permissions of a folder allow.
+        If the store exists, a file is written and linked as by a put, because a mount may refuse what the permissions
+        of a folder allow. Otherwise the temporary folder alone is made, in the nearest folder above that exists.
         """
+        root_exists = os.path.lexists(self.root)
         folder = self.root / records_prefix()
         while not os.path.lexists(folder):
             folder = folder.parent
         try:
             with TemporaryDirectory(prefix=".", dir=folder) as probe:
-                root_exists = folder not in self.root.parents
                 if not root_exists:
                     return Health(True, f"{self.root}: does not exist yet, made when the first record is stored")
                 with _temporary(Path(probe), b"probe") as file:
@@ -216,7 +222,7 @@ def _walk(folder: str, prefix: str, folders_above: frozenset[tuple[int, int]]) -
         folders_above: the device and inode numbers of the folders above.
     """
     try:
-        status = Path(folder).stat()
+        folder_status = Path(folder).stat()
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
     except FileNotFoundError:
@@ -224,32 +230,31 @@ def _walk(folder: str, prefix: str, folders_above: frozenset[tuple[int, int]]) -
     except OSError as error:
         yield Blob(prefix.rstrip("/"), problem=f"the folder cannot be read: {reason(error)}")
         return
-    identity = (status.st_dev, status.st_ino)
+    identity = (folder_status.st_dev, folder_status.st_ino)
     if identity in folders_above:
         return
     names = {entry.name for entry in entries}
     for entry in entries:
         is_temporary = entry.name.startswith(".")
-        is_checksum = entry.name.endswith(checksum_name(""))
-        if is_temporary or is_checksum:
+        if is_temporary or is_checksum_name(entry.name):
             continue
         key = prefix + entry.name
         try:
-            status = entry.stat()
+            entry_status = entry.stat()
         except OSError as error:  # a link to nothing, to itself, or into a folder without permission
             yield Blob(key, problem=f"it cannot be read: {reason(error)}")
             continue
-        if stat.S_ISDIR(status.st_mode):
+        if stat.S_ISDIR(entry_status.st_mode):
             yield from _walk(entry.path, f"{key}/", folders_above | {identity})
             continue
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(entry_status.st_mode):
             yield Blob(key, problem="it is not a regular file")
             continue
         problem = None
         if checksum_name(entry.name) not in names and not _SHA256_IN_NAME.search(entry.name):
             problem = "it has no checksum beside it"
-        stamp = f"{status.st_size}-{status.st_mtime_ns}"
-        yield Blob(key, status.st_size, stamp, problem)
+        stamp = f"{entry_status.st_size}-{entry_status.st_mtime_ns}"
+        yield Blob(key, entry_status.st_size, stamp, problem)
 
 
 def _checksum_path(path: Path) -> Path:
@@ -263,10 +268,12 @@ def _has_content(path: Path, size: int, sha256: str) -> bool:
 
 
 def _not_stored(path: Path, root: Path, error: OSError) -> StoreError:
+    """The error for an object that could not be written."""
     return StoreError(f"{path.name} was not stored in {root}: {reason(error)}", remedy=_remedy(error))
 
 
 def _remedy(error: OSError) -> str:
+    """What to do about a failed operation on the folder."""
     return _REMEDIES.get(error.errno or 0, "check the folder or name another store with --store")
 
 
@@ -313,10 +320,10 @@ def _temporary(folder: Path, content: bytes | Path) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _link(source: Path, target: Path, content: bytes) -> bool:
-    """Give a temporary file with `content` its name `target`; return whether a file of that name has the content.
+def _link_or_match(source: Path, target: Path, content: bytes) -> bool:
+    """Link a temporary file with `content` to the name `target`, unless a file has that name already.
 
-    It is False if a file with other content has the name already.
+    Returns whether the file `target` has the content then: False if the file that was there has another one.
     """
     try:
         os.link(source, target)

@@ -19,7 +19,7 @@ from contextlib import suppress
 import msgspec
 
 from flagbench.records.blobs import Blobs
-from flagbench.records.digest import history_digest, machine_digest, unseeded_digest
+from flagbench.records.digest import history_digest, machine_digest, unseeded_record_digest
 from flagbench.records.model import Record
 
 
@@ -78,7 +78,7 @@ def summary_of(record: Record) -> Summary:
         division=record.division,
         state=record.status.state,
         duration=record.duration,
-        unseeded_digest=unseeded_digest(record),
+        unseeded_digest=unseeded_record_digest(record),
         history_digest=history_digest(record),
         metrics={metric.name: float(metric.value) for metric in record.metrics},
         exit_code=record.status.exit_code,

@@ -116,6 +116,11 @@ def checksum_name(name: str) -> str:
     return store_layout.CHECKSUM.format(name=name)
 
 
+def is_checksum_name(name: str) -> bool:
+    """Return whether a file of this name has the checksum of another file, as `checksum_name` names it."""
+    return name.endswith(checksum_name(""))
+
+
 def checksum_text(content: bytes, name: str) -> bytes:
     """Return the content of the file with the checksum of the file `name`, as `sha256sum -c` reads it."""
     sha256 = hashlib.sha256(content).hexdigest()

@@ -15,7 +15,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.model import Case
 from flagbench.manifests.rows import Claim, PublishedRow
-from flagbench.records.digest import unseeded_digest
+from flagbench.records.digest import unseeded_record_digest
 from flagbench.records.model import Record
 from flagbench.verdict import rules
 from flagbench.verdict.conditions import (
@@ -168,7 +168,7 @@ def _conditions_and_digest(record: Record, *, any_seed: bool) -> dict[str, Scala
     """Return the conditions of a run, and the digest of its configuration as one more condition."""
     digest = record.config_digest
     if any_seed:
-        digest = unseeded_digest(record)
+        digest = unseeded_record_digest(record)
     return {**known_conditions(record), "config_digest": digest}
 
 

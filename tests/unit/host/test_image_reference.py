@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
-from flagbench.image_reference import ImageReference, case_and_stack, find_reference, image_of, is_ours, is_prefix
+from flagbench.image_reference import (
+    ImageReference,
+    case_and_stack,
+    image_of,
+    is_ours,
+    is_prefix,
+    try_parse_reference,
+)
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.render.quoting import image_reference
 
@@ -32,7 +39,7 @@ DIGEST = "sha256:" + "0a" * 32
     ],
 )
 def test_a_reference_in_parts(text: str, reference: ImageReference) -> None:
-    assert find_reference(text) == reference
+    assert try_parse_reference(text) == reference
 
 
 @pytest.mark.parametrize(
@@ -43,7 +50,7 @@ def test_a_reference_in_parts(text: str, reference: ImageReference) -> None:
     ],
 )
 def test_what_is_not_a_reference(text: str) -> None:
-    assert find_reference(text) is None
+    assert try_parse_reference(text) is None
 
 
 @pytest.mark.parametrize("text", ["a/B:1", "$(id):1", "a b", "a\nRUN id"])
@@ -59,7 +66,7 @@ def test_nothing_else_reaches_a_dockerfile(text: str) -> None:
     )
 )
 def test_the_parts_of_a_reference_are_its_text(text: str) -> None:
-    reference = find_reference(text)
+    reference = try_parse_reference(text)
     assert reference is not None
     tag = "" if reference.tag is None else f":{reference.tag}"
     assert f"{reference.name}{tag}" == text

@@ -118,7 +118,7 @@ class ImageRenderer:
 
         Raises FlagbenchError (USAGE) outside a checkout.
         """
-        images = self.find_committed_images()
+        images = self.committed_folder()
         stale = find_stale(images, self._render_committed(), _COMMITTED_PATTERNS)
         return {path: _diff(path, committed_text(images / path) or "", text or "") for path, text in stale.items()}
 
@@ -127,14 +127,10 @@ class ImageRenderer:
 
         Raises FlagbenchError (USAGE) outside a checkout, or with a user's template.
         """
-        if self._template is not None:
-            raise FlagbenchError(
-                "a template of your own is not what is committed", remedy="write its images elsewhere with -o DIR"
-            )
-        images = self.find_committed_images()
+        images = self.committed_folder()
         return write_stale(images, find_stale(images, self._render_committed(), _COMMITTED_PATTERNS))
 
-    def find_committed_images(self) -> Path:
+    def committed_folder(self) -> Path:
         """Return the images/ folder next to the manifests. Raises FlagbenchError (USAGE) outside a checkout."""
         images = self.catalog.root.parent / "images"
         if not images.is_dir():

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 
 from flagbench.errors import FlagbenchError
-from flagbench.image_reference import find_reference
+from flagbench.image_reference import try_parse_reference
 
 
 def sh_quote(value: object) -> str:
@@ -54,7 +54,7 @@ def image_reference(value: object) -> str:
 
     A reference contains nothing that ARG or FROM would expand. Raises FlagbenchError (USAGE) if it is none.
     """
-    if find_reference(str(value)) is None:
+    if try_parse_reference(str(value)) is None:
         raise _refused(str(value), "an image reference")
     return str(value)
 

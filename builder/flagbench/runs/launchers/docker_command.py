@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 from typer import Option
 
 from flagbench.errors import FlagbenchError
-from flagbench.image_reference import find_reference
+from flagbench.image_reference import try_parse_reference
 from flagbench.images.bucket import is_in_bucket, parse_bucket_image
 from flagbench.manifests.stack import DockerNeeds
 from flagbench.options import Text
@@ -237,7 +237,7 @@ def _image_name(request: RunRequest, options: DockerOptions) -> str:
     image = request.image if options.image is None else options.image
     if is_in_bucket(image):
         image = parse_bucket_image(image).local_name
-    if find_reference(image) is None:
+    if try_parse_reference(image) is None:
         raise FlagbenchError(
             f"--image {image!r} is not an image", remedy="write a name like flagbench/distilbert:cpu, or sha256:..."
         )

@@ -11,7 +11,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.rows import Claim
 from flagbench.manifests.stack import Stack
-from flagbench.records.digest import unseeded
+from flagbench.records.digest import unseeded_config_digest
 from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import Described
 from flagbench_core.config import measuring_seconds, schedule
@@ -57,7 +57,7 @@ def estimate(
 
 def _estimate_from_runs(described: Described, stack: Stack, store: Store) -> DurationEstimate | None:
     """The duration of the newest stored run of the same configuration that ended well."""
-    digest = unseeded(described.config)
+    digest = unseeded_config_digest(described.config)
     try:
         for entry in islice(store.list_records(described.config["case"], *stack.names), SEARCHED_RECORDS):
             run = entry.summary

@@ -24,7 +24,7 @@ from typer import Option
 
 from flagbench.errors import FlagbenchError
 from flagbench.expect.memory import lacking, measured_memory
-from flagbench.image_reference import find_reference, image_of
+from flagbench.image_reference import image_of, try_parse_reference
 from flagbench.images.bucket import is_in_bucket
 from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.device import DeviceModel
@@ -225,7 +225,7 @@ class JobRequest:
     @property
     def image_digest(self) -> str | None:
         """The digest in the name of the image; None if it has none."""
-        reference = find_reference(self.image)
+        reference = try_parse_reference(self.image)
         if reference is None:
             return None
         return reference.digest
@@ -326,7 +326,7 @@ class JobRequest:
     def warnings(self) -> list[str]:
         """Problems that a valid job may have, each with its remedy."""
         warnings = []
-        reference = find_reference(self.image)
+        reference = try_parse_reference(self.image)
         if reference is not None and not reference.host:
             warnings.append(
                 f"clusters pull {self.image} from docker.io; name your registry with --registry or --image"
@@ -395,7 +395,7 @@ def image_fault(image: str) -> str | None:
 
     It is malformed, has neither tag nor digest, or has the tag `latest`.
     """
-    reference = find_reference(image)
+    reference = try_parse_reference(image)
     if reference is None:
         return "is not the name of an image"
     if reference.digest is None and reference.tag in (None, "latest"):

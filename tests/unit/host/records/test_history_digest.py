@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from flagbench.records.digest import history_digest, unseeded_digest
+from flagbench.records.digest import history_digest, unseeded_record_digest
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench_cases.shared.manifests import load_case, load_stack
@@ -56,4 +56,4 @@ def test_the_configuration_of_a_record_is_left_as_it_is() -> None:
 
 def test_a_configuration_without_such_paths_has_the_digest_without_its_seed() -> None:
     record = msgspec.structs.replace(MEASURED, config={"case": "toy", "seed": 7, "measure": 3})
-    assert history_digest(record) == unseeded_digest(record)
+    assert history_digest(record) == unseeded_record_digest(record)
