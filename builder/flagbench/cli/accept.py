@@ -1,4 +1,4 @@
-"""`flagbench accept`: decides whether this machine is as it should be, and writes a certificate.
+"""`flagbench accept`: decides whether this machine works as it should, and writes a certificate.
 
 The work is done in flagbench/accept; this module checks the options, and prints and writes the results.
 """
@@ -46,7 +46,7 @@ _MAX_MINUTES = 24 * 60
 _EXIT_CODES = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}
 """The exit codes of the outcomes."""
 _OUTCOMES = (
-    "PASS: every check passes, and products and memory were compared with something",
+    "PASS: every check passes, and matmuls and memory were compared with a reference",
     "FAIL: a device is missing or computes wrongly, its driver is too old, or a number is below its limit with its"
     " whole interval",
     "INCONCLUSIVE: anything else. docs/accept.md has the limits",
@@ -56,17 +56,20 @@ _OUTCOMES = (
 
 def command(
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="MINUTES", help=f"End after that time, from {_MIN_MINUTES:g} on.")
+        float,
+        typer.Option("--minutes", metavar="MINUTES", help=f"End after this time, at least {_MIN_MINUTES:g} minutes."),
     ] = 10.0,
     gpus: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Devices there must be; on cpu, ranks. Default: all, or 2.")
+        int | None,
+        typer.Option(min=1, max=1024, help="Devices that must be present; on cpu, ranks. Default: all; on cpu, 2."),
     ] = None,
     case: Annotated[
         str | None,
         typer.Option(
             metavar="CASE[:STACK]",
             autocompletion=complete.cases,
-            help="The case to run after the roofs. Default: the largest that fits, with rows of this device first.",
+            help="The case to run after the roofs. Default: the largest that fits, of those with published rows of "
+            "this device if there are any.",
         ),
     ] = None,
     price: Annotated[
@@ -79,7 +82,7 @@ def command(
             metavar="MINUTES",
             min=LEAST_LAPS,
             max=24 * 60,
-            help="After that, measure the roofs of all devices in laps for so many minutes, beside --minutes.",
+            help="Then measure the roofs of all devices in laps for this many minutes, in addition to --minutes.",
         ),
     ] = None,
     via: ViaOption = None,
@@ -95,7 +98,9 @@ def command(
     wide: WideOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
 ) -> None:
-    """Say whether this machine is what it should be: preflight, roofs and one case within minutes.
+    """Decide within minutes whether this machine works as it should: preflight, roofs and one case.
+
+    Roofs are measurements without a model: matmuls, copies and all-reduces as fast as the devices can do them.
 
     Devices are compared with each other, and each number with claims, rows of the catalogue and earlier runs of this
     store, whichever exist. Fixed operations are computed twice on every device and compared bit by bit.
@@ -108,12 +113,12 @@ def command(
     Exits 0 for PASS, 9 for FAIL, 11 for INCONCLUSIVE, 7 where it was interrupted, 14 where something was not stored.
     The certificate, a page and JSON, is a bundle that `flagbench bundle verify` checks; --json prints it.
     """
-    total_minutes = minutes + (soak or 0)
-    clock = AcceptanceClock(total_minutes)
     if not _MIN_MINUTES <= minutes <= _MAX_MINUTES:
         raise FlagbenchError(
             f"--minutes {minutes:g} is out of range", remedy=f"give {_MIN_MINUTES:g} to {_MAX_MINUTES}"
         )
+    total_minutes = minutes + (soak or 0)
+    clock = AcceptanceClock(total_minutes)  # reading the catalog and the store, and planning, are part of the time
     price_per_hour = _price_per_hour(price)
     bundle = out or _default_bundle()
     check_new_file(bundle)
@@ -140,6 +145,7 @@ def command(
         written.append(f"page {page}")
         if junit is not None:
             write_output(junit, files[JUNIT])
+            written.append(f"checks {junit}")
     except FlagbenchError as error:
         write_failure = error  # reported below: the certificate that could not be written is printed first
     if as_json:
@@ -184,11 +190,11 @@ def _default_bundle() -> Path:
 
 
 def _check_junit(junit: Path, bundle: Path, page: Path) -> None:
-    """Raise FlagbenchError (USAGE) if `--junit` cannot be written, or is another file of the certificate."""
+    """Raise FlagbenchError (USAGE) if `--junit` cannot be written, or is another file that this command writes."""
     check_output(junit, "--junit")
-    for file in (bundle, page):
+    for file, description in ((bundle, "the certificate"), (page, "the page of the certificate")):
         if os.path.realpath(junit) == os.path.realpath(file):
-            raise FlagbenchError(f"--junit is {str(file)!r}, which is the certificate", remedy="name another file")
+            raise FlagbenchError(f"--junit is {str(file)!r}, which is {description}", remedy="name another file")
 
 
 def _announce(plan: AcceptancePlan, minutes: float) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flagbench import complete
+from flagbench.cli.options import JsonOption
 from flagbench.console.output import echo_json
 from flagbench.console.progress import Progress
 from flagbench.images.build import build_images
@@ -24,13 +25,15 @@ def command(
         typer.Argument(
             metavar="CASE:STACK|STACK",
             autocompletion=complete.images,
-            help="For example distilbert:cpu; a stack alone is what its cases are built on.",
+            help="For example distilbert:cpu. STACK builds only the image on which the stack's cases are built.",
         ),
     ],
     base: Annotated[
         str | None,
         typer.Option(
-            metavar="IMAGE", envvar="FLAGBENCH_BASE", help="Build on this image, by name or id, not on the lock's."
+            metavar="IMAGE",
+            envvar="FLAGBENCH_BASE",
+            help="Build on this image instead of the base in the stack's lock file. A name or an id.",
         ),
     ] = None,
     pip_source: Annotated[
@@ -38,13 +41,15 @@ def command(
         typer.Option(
             metavar="URL",
             envvar="FLAGBENCH_PIP_SOURCE",
-            help="Default package index; further values replace the stack's additional indexes.",
+            help="Default index of Python packages. Further values replace the stack's additional indexes.",
         ),
     ] = None,
     apt_source: Annotated[
         str | None,
         typer.Option(
-            metavar="URL|FILE", envvar="FLAGBENCH_APT_SOURCE", help="Mirror of the distribution, or a sources.list."
+            metavar="URL|FILE",
+            envvar="FLAGBENCH_APT_SOURCE",
+            help="Mirror of the Linux distribution, or a sources.list file.",
         ),
     ] = None,
     ca_bundle: Annotated[
@@ -52,7 +57,7 @@ def command(
         typer.Option(
             metavar="FILE",
             envvar="FLAGBENCH_CA_BUNDLE",
-            help="Certificates (PEM) of this network.",
+            help="Certificates (PEM) that this network needs, such as a proxy's.",
             exists=True,
             dir_okay=False,
         ),
@@ -62,14 +67,17 @@ def command(
         typer.Option(
             metavar="DIR",
             envvar="FLAGBENCH_WHEELHOUSE",
-            help="Install from it; see docs/build-images.md.",
+            help="Install Python packages from this folder of wheels; see docs/build-images.md.",
             exists=True,
             file_okay=False,
         ),
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Run every step again.")] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Run every step again, instead of using the engine's cache.")
+    ] = False,
     allow_unlocked: Annotated[
-        bool, typer.Option("--allow-unlocked", help="Build although the stack's lock leaves something unresolved.")
+        bool,
+        typer.Option("--allow-unlocked", help="Build although the stack's lock file leaves something unresolved."),
     ] = False,
     template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A template that extends stack.j2 or case.j2.")
@@ -77,23 +85,28 @@ def command(
     source: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Where the code of the images is, for the label org.opencontainers.image.source."
+            metavar="URL",
+            help="Address of the images' source code, for the label org.opencontainers.image.source.",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the images' ids.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Build images, each on its stack's image.
 
     An image that exists already, with everything it was made from unchanged, is left as it is.
 
     Builds run through the docker command, with BuildKit: the first on PATH that can, or the one that FLAGBENCH_DOCKER
-    names. Its progress goes to stderr. What the options name is used while a step installs and leaves nothing in an
-    image: no address, no certificate, no package file.
+    names. Its progress goes to stderr. Indexes, mirrors, certificates and wheels are used while a step installs, and
+    leave nothing in an image: no address, no certificate, no package file.
 
-    --json prints {"images": [{image, image_id, context, tags, skipped, base {name, digest}, lock, tiers:
-    [{tier, image_id, context, tags, skipped, seconds}]}]}. Exit codes: 2 usage, 7 interrupted, 8 a build failed,
-    15 engine.
+    --json prints {"images": [IMAGE, ...]}.
+
+    IMAGE is {image, image_id, context, tags, skipped, base {name, digest}, lock, tiers: [TIER, ...]}.
+
+    TIER is {tier, image_id, context, tags, skipped, seconds}.
+
+    Exit codes: 2 usage, 7 interrupted, 8 a build failed, 15 engine.
     """
     options = BuildOptions(
         base=base,
@@ -115,7 +128,7 @@ def command(
         echo_json({"images": [result.as_json() for result in results]})
         return
     for result in results:
-        top = result.top
+        top = result.top  # the last tier is the image itself; the others are built on the way to it
         if quiet:
             print(top.image_id)
         elif top.skipped:

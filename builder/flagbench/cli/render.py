@@ -24,7 +24,7 @@ def command(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Write complete build directories there.")
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Write complete build directories to DIR.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every stack and every case on it.")] = False,
     check: Annotated[
@@ -37,23 +37,20 @@ def command(
 ) -> None:
     """Print an image's Dockerfiles, or write its build directories.
 
-    Prints the Dockerfile of a stack; for a case on a stack, that of the stack and then its own. With -o it writes
-    DIR/stack and DIR/CASE, complete build directories, which must not exist. --all refreshes the committed
-    Dockerfiles, images/rendered; --all --check compares with them and exits 2 if one differs; --all -o writes
-    DIR/STACK/stack and DIR/STACK/CASE.
+    STACK prints the Dockerfile of the stack; CASE:STACK prints that of the stack and then that of the case.
+
+    With -o DIR, complete build directories are written: DIR/stack and DIR/CASE, which must not exist.
+
+    --all brings the committed Dockerfiles, in images/rendered, up to date.
+
+    --all --check compares with them, writes nothing, and exits 2 if one differs.
+
+    --all -o DIR writes DIR/STACK/stack and DIR/STACK/CASE.
 
     --json prints {"images": [{"name", "digest", "files": [PATH, ...], "dockerfile", "folder"}]}, the folder with -o
     only; with --all alone {"changed": [PATH, ...]}, and with --check {"differs": [{"path", "diff"}]}.
     """
-    if (image is None) != every:
-        raise FlagbenchError(
-            "name one image, or all of them", remedy="write CASE:STACK, the name of a stack, or --all"
-        )
-    if check and (not every or out is not None or template is not None):
-        raise FlagbenchError(
-            "--check compares the committed Dockerfiles, all of them and as they are",
-            remedy="write `flagbench render --all --check`",
-        )
+    _check_combination(image, out, template, every=every, check=check)
     catalog = load_catalog_without_claims()
     renderer = ImageRenderer(catalog, template)
     if image is not None:
@@ -66,8 +63,35 @@ def command(
         _refresh(renderer, as_json)
 
 
+def _check_combination(
+    image: str | None, out: Path | None, template: Path | None, *, every: bool, check: bool
+) -> None:
+    """Raise FlagbenchError (USAGE) for options that exclude each other."""
+    names_one_image = image is not None
+    if names_one_image == every:
+        raise FlagbenchError(
+            "name one image, or all of them", remedy="write CASE:STACK, the name of a stack, or --all"
+        )
+    changes_images = out is not None or template is not None
+    if check and (names_one_image or changes_images):
+        raise FlagbenchError(
+            "--check compares the committed Dockerfiles, all of them and as they are",
+            remedy="write `flagbench render --all --check`",
+        )
+    if every and template is not None and out is None:
+        raise FlagbenchError(
+            "a template of your own is not what is committed", remedy="write its images elsewhere with -o DIR"
+        )
+
+
 def _show(images: dict[str, BuildDirectory], out: Path | None, as_json: bool) -> None:
-    """Print the Dockerfiles, or write the build directories to `out`. `images`: by their folders."""
+    """Print the Dockerfiles, or write the build directories to `out`.
+
+    Args:
+        images: the build directories, by their paths below `out`.
+        out: the folder of -o; None to print.
+        as_json: whether to print JSON.
+    """
     if out is not None:
         write_tree(images, out)
     if as_json:
@@ -81,6 +105,7 @@ def _show(images: dict[str, BuildDirectory], out: Path | None, as_json: bool) ->
 
 
 def _as_json(rendered: BuildDirectory, folder: str, out: Path | None) -> dict[str, Any]:
+    """What --json prints of one image."""
     document = {
         "name": rendered.name,
         "digest": rendered.digest,
@@ -107,13 +132,17 @@ def _compare(renderer: ImageRenderer, as_json: bool) -> None:
 
 
 def _refresh(renderer: ImageRenderer, as_json: bool) -> None:
-    """Write the committed Dockerfiles that have changed, and print their names."""
+    """Write the committed files that have changed, remove those of no image, and print their names."""
     changed = renderer.refresh()
     if as_json:
         echo_json({"changed": changed})
         return
-    images = renderer.find_committed_images()
+    committed = renderer.committed_folder()
     for name in changed:
-        print(f"wrote or removed {images / name}")
+        path = committed / name
+        if path.exists():
+            print(f"wrote {path}")
+        else:
+            print(f"removed {path}")
     if not changed:
-        print(f"up to date: {images / 'rendered'}")
+        print(f"up to date: {committed / 'rendered'}")

@@ -13,7 +13,10 @@ from flagbench.verdict.result import MetricResult
 from flagbench_core.exit_codes import ExitCode
 
 Kind = Literal["failure", "error", "skipped"]
-"""How a check ended that did not pass: the name of its XML element. One that could not be decided is an error."""
+"""How a check ended that did not pass: the name of its XML element.
+
+`error` is a check that could not be decided, and `skipped` one that cannot be made on this machine.
+"""
 
 
 class JUnitCase(NamedTuple):
@@ -52,7 +55,10 @@ def junit_xml(suite: str, cases: Sequence[JUnitCase], seconds: float = 0.0) -> b
 
 
 def junit_of_verdict(result: VerifyResult) -> bytes:
-    """Return a verdict as a suite of checks: the verdict itself, then that of each metric that has one."""
+    """Return a verdict as a suite of checks: the verdict itself, then that of each metric that has one.
+
+    A metric without a verdict, such as one that a run did not measure, is not a check, so it is not even skipped.
+    """
     outcome = result.outcome
     if result.qualifiers:
         outcome += f": {', '.join(result.qualifiers)}"
@@ -65,15 +71,22 @@ def junit_of_verdict(result: VerifyResult) -> bytes:
 
 
 def _compared_text(metric: MetricResult, side: str) -> str:
-    """Return the numbers of a metric: `1510 samples/s [1490, 1530]; published: 1943; ratio 0.777 [0.767, 0.788]`."""
-    measured = ""
+    """Return the numbers of a metric: `1510 samples/s [1490, 1530]; published: 1943; ratio 0.777 [0.767, 0.788]`.
+
+    `side` says where the second number is from: `published` or `in the baseline`.
+    """
+    measured = ""  # not in practice: a metric that was not measured has no verdict, and so is not shown
     if metric.measured is not None:
         measured = metric.measured.text(metric.unit)
     return f"{measured}; {side}: {metric.expected.text(metric.unit)}; ratio {metric.ratio}"
 
 
 def _kind(verdict: Verdict) -> Kind | None:
-    """Return how a verdict is shown: as a check that passed, failed, or could not be decided."""
+    """Return how a verdict is shown: as a check that passed, failed, or could not be decided.
+
+    Every verdict that is neither good nor BELOW or SLOWER is an error on purpose: a CI job must not pass without a
+    comparison, and nothing says that the speed is at fault.
+    """
     if verdict.exit_code is ExitCode.OK:
         return None
     if verdict.exit_code is ExitCode.BELOW:

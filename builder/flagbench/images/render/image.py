@@ -125,7 +125,8 @@ class ImageRenderer:
     def refresh(self) -> list[str]:
         """Bring the committed files up to date; returns the paths that were written or removed.
 
-        Raises FlagbenchError (USAGE) outside a checkout, or with a user's template.
+        Must not be called with a user's template, which is not what is committed. Raises FlagbenchError (USAGE)
+        outside a checkout.
         """
         images = self.committed_folder()
         return write_stale(images, find_stale(images, self._render_committed(), _COMMITTED_PATTERNS))
