@@ -40,7 +40,7 @@ def set_up(
     weights: str | None = None,
 ) -> Any:
     """The workload of a rank on the processor, set up."""
-    device = CpuDevice(rank)
+    device = CpuDevice()
     probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
     work = build(Context(config, device, rank, Layout(world), rank, probe, spool, None, weights))
     work.setup()

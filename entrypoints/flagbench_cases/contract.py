@@ -39,13 +39,13 @@ class Device(Protocol):
     """The type of the device, `cpu` or `cuda`."""
     backend: str
     """The backend of its process groups, such as `nccl`."""
-    torch: torch.device
+    torch_device: torch.device
 
     def synchronize(self) -> None:
         """Wait until the device has finished all queued work."""
 
-    def memory_peak(self) -> int:
-        """Return the peak of the memory in use, bytes."""
+    def sample_memory_peak(self) -> int:
+        """Read the memory in use, and return the largest of all readings so far, bytes."""
 
     def describe(self, index: int) -> dict[str, Any]:
         """Return the name and the `memory_bytes` of the device; `index`: the local rank."""
@@ -62,7 +62,12 @@ class Probe(Protocol):
         """Watch the gradients of these parameters, given in the order of the forward pass."""
 
     def attach_buffers(self, network: torch.nn.Module, module: torch.nn.Module) -> None:
-        """Watch a network that broadcasts the buffers of its `module` to all ranks before it calls the module."""
+        """Watch how long a network broadcasts buffers, such as DistributedDataParallel with the module that it wraps.
+
+        Args:
+            network: the wrapper, which broadcasts the buffers of `module` to all ranks when it is called.
+            module: the wrapped module, which `network` calls when the broadcast has ended.
+        """
 
     def backward_done(self) -> None:
         """Must be called immediately after the backward pass."""
@@ -129,8 +134,8 @@ class Work(NamedTuple):
 class Evaluation(NamedTuple):
     """The result of one evaluation, equal on all ranks.
 
-    An evaluation without an accuracy has None in `accuracy`, `published_accuracy` and `deciding`, and at least one
-    entry in `extra`.
+    An evaluation without an accuracy has None in `accuracy`, `published_accuracy` and `stop_accuracy`, and at least
+    one entry in `extra`.
     """
 
     accuracy: float | None
@@ -139,13 +144,13 @@ class Evaluation(NamedTuple):
     """The accuracy as the publisher counts it, if that differs."""
     counted: int
     """The number of examples behind `accuracy`."""
-    deciding: float | None
-    """The accuracy with which the stop rule decides whether the target has been reached."""
+    stop_accuracy: float | None
+    """The accuracy that the stop rule compares with the target. Training ends when it is reached."""
     extra: Sequence[dict[str, Any]] = ()
-    """Further results, made by `measure`."""
+    """Further results, made by `extra_result`."""
 
 
-def measure(name: str, value: float, unit: str, note: str) -> dict[str, Any]:
+def extra_result(name: str, value: float, unit: str, note: str) -> dict[str, Any]:
     """Return a further result of an evaluation, which becomes a metric of the record."""
     return {"name": name, "value": value, "unit": unit, "note": note}
 
@@ -234,8 +239,9 @@ class TrainWorkload(Workload):
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return everything needed to resume training, except torch's random generators.
 
-        It consists of tensors by name, and of JSON facts, which are the same on all ranks. Required of a case whose
-        manifest says `resume: true`. Every rank calls it.
+        It consists of tensors by name, and of JSON facts, which are the same on all ranks. Every rank calls it.
+        Required of a case whose manifest says `resume: true`. Another case is never asked: flagbench_core.config
+        rejects --resume and checkpoint_every_steps for it before the run.
         """
         raise NotImplementedError
 
@@ -250,7 +256,7 @@ class TrainWorkload(Workload):
     def check_state(self, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
         """Raise DataError unless these are the tensors and facts that `state` would return on this rank.
 
-        All ranks call it before any rank calls `restore`.
+        All ranks call it before any rank calls `restore`. By default nothing is checked.
         """
 
     def restore(self, tensors: dict[str, Any], facts: dict[str, Any]) -> None:
@@ -313,7 +319,7 @@ class Operation(NamedTuple):
 
     Both raise RuntimeError if this device or this version of torch does not have the operation.
     """
-    probe: Operation | None = None
+    trial: Operation | None = None
     """A small operation of the same kind, whose time predicts whether there is enough time for this one."""
 
 

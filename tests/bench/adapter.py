@@ -214,7 +214,7 @@ def start(name, layers, steps, sender):
     """One start: sends the median ratio of that many steps, and the median seconds of a step of both."""
     warnings.simplefilter("ignore")
     config = resolved(name, layers)
-    device = CpuDevice(0)
+    device = CpuDevice()
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % name.replace("-", "_"))
     with tempfile.TemporaryDirectory() as folder:
         spool, probe = RankSpool(folder, 0), CollectiveProbe(device.clock)

@@ -46,7 +46,7 @@ def resolved():
 
 def ours(config):
     """CPU seconds of our loop."""
-    device = CpuDevice(0)
+    device = CpuDevice()
     with tempfile.TemporaryDirectory() as folder:
         spool, probe = RankSpool(folder, 0), CollectiveProbe(device.clock)
         workload = DistilBertWorkload(Context(config, device, 0, Layout(), 0, probe, spool, None, None))

@@ -152,8 +152,8 @@ def publisher(config: Dict[str, Any], folder: str, device: Any, turns: Turns) ->
     import torch
 
     module = importlib.import_module("." + config["case"].replace("-", "_"), __package__)
-    weights = torch.load(os.path.join(folder, "weights.pt"), map_location=device.torch)
-    loop = module.steps(config, device.torch, weights)
+    weights = torch.load(os.path.join(folder, "weights.pt"), map_location=device.torch_device)
+    loop = module.steps(config, device.torch_device, weights)
     loss = next(loop)
     weights.clear()  # copied into the model; kept, they would lie between what a step reads
     turns.say(software=software())

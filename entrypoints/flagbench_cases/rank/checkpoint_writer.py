@@ -22,7 +22,14 @@ import torch
 from flagbench_cases.contract import TrainWorkload
 from flagbench_cases.rank import tensor_file
 from flagbench_cases.shared import checkpoint_facts
-from flagbench_cases.shared.checkpoint_facts import FACTS, GENERATORS, SCHEMAS, TENSORS, tensors_of
+from flagbench_cases.shared.checkpoint_facts import (
+    FACTS_FILE,
+    GENERATORS,
+    SPLIT_SCHEMA,
+    TENSORS,
+    WHOLE_SCHEMA,
+    tensors_of,
+)
 from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_cases.shared.files import sync
 from flagbench_core.exit_codes import ExitCode
@@ -127,7 +134,7 @@ class CheckpointWriter:
             for entry in entries:
                 files.update(entry)
             content = {
-                "schema": SCHEMAS[0],
+                "schema": WHOLE_SCHEMA,
                 "step": step,
                 "run_id": self.run_id,
                 "identity": self.identity,
@@ -135,7 +142,7 @@ class CheckpointWriter:
                 "facts": facts,
             }
             if rank_files.is_split:
-                content["schema"] = SCHEMAS[1]
+                content["schema"] = SPLIT_SCHEMA
                 content["layout"] = layout
             self._run_on_all_ranks(subject, lambda: self._commit(part, content, states))
         except CaseError:
@@ -266,7 +273,7 @@ class CheckpointWriter:
                 generators[f"{rank}.{name}"] = state
         files = dict(content["files"])
         files[GENERATORS] = tensor_file.write(os.path.join(folder, GENERATORS), generators)
-        with open(os.path.join(folder, FACTS), "xb") as file:
+        with open(os.path.join(folder, FACTS_FILE), "xb") as file:
             file.write(checkpoint_facts.to_bytes(dict(content, files=files)))
             file.flush()
             os.fsync(file.fileno())

@@ -35,7 +35,7 @@ def measure(device: Any, precision: str) -> dict[str, Any]:
     limit = SECONDS[device.kind]
     repeater = Repeater(device)
     with torch.no_grad():
-        multiply = product(device.torch, precision, size, size, size)
+        multiply = product(device.torch_device, precision, size, size, size)
         repeater.time_once(multiply)
         seconds = repeater.time_operation(multiply)
         times = [repeat.device for repeat in repeater.repeat_until_steady(multiply, seconds, limit)]

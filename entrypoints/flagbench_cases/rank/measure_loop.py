@@ -268,12 +268,12 @@ class MeasureLoop:
     def _prepare(self, operation: Operation, seconds: float) -> PreparedOperation:
         """Prepare an operation on all ranks. Raises NotMeasurableError if it fails or takes over half of `seconds`.
 
-        If it has a probe, a small operation of the same kind, its time is estimated first, so that a slow device does
+        If it has a trial, a small operation of the same kind, its time is estimated first, so that a slow device does
         not spend minutes on an operation that is then left out.
         """
-        if operation.probe is not None:
-            probe = self._prepare(operation.probe, seconds)
-            expected = amount(operation.measured) / probe.speed
+        if operation.trial is not None:
+            trial = self._prepare(operation.trial, seconds)
+            expected = amount(operation.measured) / trial.speed
             if expected > seconds / 2:
                 raise NotMeasurableError(_too_long(expected))
         start = self._run_on_all_ranks(operation.prepare)

@@ -127,7 +127,8 @@ class RankRun:
             device=device_facts,
             driver=self._monitor_start().get("driver_version"),
         )
-        spool.fact("precision", **precision_switches.prove(self.device.torch, self.config["precision"]))
+        precision = precision_switches.measure_precision(self.device.torch_device, self.config["precision"])
+        spool.fact("precision", **precision)
         if self.job.rank == 0:
             spool.fact("software", **describe_software(self.device.kind), **self.unused_libraries)
 
@@ -165,7 +166,7 @@ class RankRun:
         `config` is that of the case `roofs`. This changes neither the random numbers nor the times of the run.
         """
         begun = now()
-        devices = [] if self.device.kind == "cpu" else [self.device.torch]
+        devices = [] if self.device.kind == "cpu" else [self.device.torch_device]
         with torch.random.fork_rng(devices):
             plan = MeasurePlan(REPEATS, config["measure"]["seconds"], names=short_roofs(config["precision"]))
             repeater = Repeater(self.device, self.job.all_gather, self.spool.beat)
@@ -176,7 +177,7 @@ class RankRun:
     def _train(self, workload: TrainWorkload) -> None:
         """Train, resuming from the plan's checkpoint if there is one."""
         rank, device = self.job.rank, self.device
-        checkpointing = checkpoint.prepare(self.plan, self.job, device.torch, workload, self.spool.beat)
+        checkpointing = checkpoint.prepare(self.plan, self.job, device.torch_device, workload, self.spool.beat)
         saved = checkpointing.saved
         first_step = 0
         if saved is not None:
@@ -191,7 +192,7 @@ class RankRun:
                     "resume from an earlier checkpoint, or start a new run",
                 )
             restore_generators = functools.partial(
-                checkpoint.restore_generators, device.torch, saved.generators, rank
+                checkpoint.restore_generators, device.torch_device, saved.generators, rank
             )
             if rank == 0:
                 self.spool.fact("resumed", step=saved.step, checkpoint=os.path.basename(saved.folder))
@@ -300,7 +301,10 @@ class RankRun:
         self.spool.phase("report")
         e2e = now() - self.started - excluded
         self.spool.fact("timing", **dict(timing, init=init, e2e=e2e))
-        memory = {"peak": self.device.memory_peak(), "allocator_peak": self.device.allocator_peak()}
+        memory: dict[str, float | None] = {
+            "peak": self.device.sample_memory_peak(),
+            "allocator_peak": self.device.allocator_peak(),
+        }
         if workload is not None:
             memory["parameters"] = parameter_sum(workload.module)
         self.spool.fact("memory", **memory)

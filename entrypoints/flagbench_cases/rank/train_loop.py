@@ -263,9 +263,9 @@ class TrainLoop:
         """Evaluate. Returns whether the target was reached."""
         evaluation = self._evaluate(epoch, last=self.published_steps >= end)
         target = self.plan.target_acc
-        if target is None or evaluation is None or evaluation.deciding is None:
+        if target is None or evaluation is None or evaluation.stop_accuracy is None:
             return False
-        return evaluation.deciding >= target
+        return evaluation.stop_accuracy >= target
 
     def _save_if_due(self) -> bool:
         """Write a checkpoint after the last step if one is due. Returns whether one was written.

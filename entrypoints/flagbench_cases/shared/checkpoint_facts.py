@@ -14,16 +14,23 @@ from typing import Any
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.files import is_plain, open_file
 
-NAME = re.compile(r"step-(\d{8,})")
+FOLDER_NAME = re.compile(r"step-(\d{8,})")
 """The name of a checkpoint's folder, with the number of its step."""
-TENSORS, GENERATORS, FACTS = "tensors.safetensors", "generators.safetensors", "checkpoint.json"
-"""The files of a checkpoint: parameters and optimizer, the states of random generators, and facts about both."""
-SCHEMAS = ("checkpoint/v1", "checkpoint/v2")
-"""v1 has the tensors of rank 0. v2 has the layout, and the tensors of every rank whose tensors differ."""
+TENSORS = "tensors.safetensors"
+"""The file with the parameters and the optimizer's state, if all ranks have the same."""
+GENERATORS = "generators.safetensors"
+"""The file with the states of the random generators of all ranks."""
+FACTS_FILE = "checkpoint.json"
+"""The file with facts about the training and about the other files. It is written last."""
+WHOLE_SCHEMA = "checkpoint/v1"
+"""The schema of a checkpoint with the tensors of rank 0, which all ranks have."""
+SPLIT_SCHEMA = "checkpoint/v2"
+"""The schema of a checkpoint with the layout, and the tensors of every rank whose tensors differ."""
+SCHEMAS = (WHOLE_SCHEMA, SPLIT_SCHEMA)
 REMEDY = "resume from another checkpoint"
 NOT_SHARED = "resume from another checkpoint; on several nodes, give all of them the same shared folder"
-FREE = ("window_steps", "warmup_steps", "checkpoint_every_steps")
-"""Settings that may differ between the run that wrote a checkpoint and a run that resumes from it."""
+MAY_DIFFER = ("window_steps", "warmup_steps", "checkpoint_every_steps")
+"""Settings of the section `train` that may differ between the run that wrote a checkpoint and one that resumes."""
 CONTENTS = "contents"
 """The section of an identity with facts about the workload's files, such as checksums of data and weights."""
 SHOWN_DIFFERENCES = 5
@@ -45,7 +52,7 @@ def identity(config: dict[str, Any], contents: dict[str, Any]) -> dict[str, Any]
     # Evaluation does not affect training, a preset is represented by its sizes, and only the product of nodes and
     # devices per node matters.
     settings = {key: value for key, value in config.items() if key not in ("nodes", "gpus", "preset", "eval")}
-    settings["train"] = {key: value for key, value in config["train"].items() if key not in FREE}
+    settings["train"] = {key: value for key, value in config["train"].items() if key not in MAY_DIFFER}
     settings["devices"] = config["nodes"] * config["gpus"]
     settings[CONTENTS] = contents
     return dict(flat(settings))
@@ -66,10 +73,12 @@ def flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 def find(folder: str, config: dict[str, Any]) -> str:
     """The checkpoint in `folder`, or the newest of those below it, whose identity must match `config`.
 
-    `contents` are not compared here: they are known only when data and weights are loaded. Raises DataError if there
-    is no checkpoint or it is damaged, UsageError if it belongs to different training.
+    The newest is the one that was written last, even if others have more steps: see `list_checkpoints`. The section
+    `contents` of an identity is not compared here: it is known only when data and weights are loaded.
+
+    Raises DataError if there is no checkpoint or it is damaged, UsageError if it belongs to different training.
     """
-    if not os.path.exists(os.path.join(folder, FACTS)):
+    if not os.path.exists(os.path.join(folder, FACTS_FILE)):
         checkpoints = list_checkpoints(folder)
         if not checkpoints:
             raise DataError(f"{folder} has no checkpoint", "set --resume to the checkpoints/RUN folder of a run")
@@ -105,14 +114,14 @@ def list_checkpoints(folder: str) -> list[str]:
         names = os.listdir(folder)
     except OSError:
         return []
-    paths = [os.path.join(folder, name) for name in names if NAME.fullmatch(name)]
+    paths = [os.path.join(folder, name) for name in names if FOLDER_NAME.fullmatch(name)]
     return sorted(paths, key=lambda path: (_written_at(path), path))
 
 
 def _written_at(path: str) -> int:
     """When a checkpoint was written, nanoseconds; 0 if it is incomplete."""
     try:
-        return os.stat(os.path.join(path, FACTS)).st_mtime_ns
+        return os.stat(os.path.join(path, FACTS_FILE)).st_mtime_ns
     except OSError:
         return 0
 
@@ -136,7 +145,7 @@ def read(folder: str) -> dict[str, Any]:
     It has `schema`, `step`, `identity` (see `identity`), `facts` (the state of the loop), `files` (see
     `_check_sizes`) and `sha256`.
     """
-    path = os.path.join(folder, FACTS)
+    path = os.path.join(folder, FACTS_FILE)
     try:
         with open_file(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -152,7 +161,11 @@ def read(folder: str) -> dict[str, Any]:
 
 
 def _is_checkpoint(content: dict[str, Any]) -> bool:
-    """Whether the content has the fields of its schema. Raises KeyError or TypeError where one is missing."""
+    """Whether the content has the fields of its schema, each of its type.
+
+    There are two ways to say no: it returns False for a value that is not allowed, and raises KeyError or TypeError,
+    which the caller handles, if a field is missing or has no fields itself.
+    """
     if content["schema"] not in SCHEMAS:
         return False
     if type(content["step"]) is not int or not 0 <= content["step"] < MAX_STEPS:
@@ -160,7 +173,7 @@ def _is_checkpoint(content: dict[str, Any]) -> bool:
     if not isinstance(content["identity"], dict) or not isinstance(content["facts"], dict):
         return False
     first_tensors = TENSORS
-    if content["schema"] == SCHEMAS[1]:
+    if content["schema"] == SPLIT_SCHEMA:
         first_tensors = tensors_of(0)
     files = content["files"]
     if not isinstance(files, dict) or GENERATORS not in files or first_tensors not in files:

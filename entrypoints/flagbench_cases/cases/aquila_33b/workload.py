@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from flagbench_cases.cases.aquila_33b import sentences
-from flagbench_cases.contract import INFER, Context, Evaluation, InferWorkload, Work, measure
+from flagbench_cases.contract import INFER, Context, Evaluation, InferWorkload, Work, extra_result
 from flagbench_cases.engines.megatron import norm, open_engine, parts
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.prepare.llama import load, weights_format
@@ -35,7 +35,7 @@ class AquilaWorkload(InferWorkload):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.config = context.config
-        self.device = context.device.torch
+        self.device = context.device.torch_device
         self.weights = "random"
 
     def setup(self) -> None:
@@ -188,7 +188,7 @@ class AquilaWorkload(InferWorkload):
     def result(self, name: str) -> Evaluation:
         note = "mean over sentences of the mean loss of their tokens, </s> included, as published"
         value = float(self._total) / len(self.set)
-        return Evaluation(None, None, len(self.set), None, [measure("loss", value, "nats", note)])
+        return Evaluation(None, None, len(self.set), None, [extra_result("loss", value, "nats", note)])
 
     def passes(self) -> Sequence[str]:
         return (INFER,)

@@ -68,7 +68,7 @@ class DistilBertWorkload(TrainWorkload):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.config = context.config
-        self.device = context.device.torch
+        self.device = context.device.torch_device
         self._micro_steps = 0
 
     def setup(self) -> None:
@@ -222,7 +222,7 @@ class DistilBertWorkload(TrainWorkload):
             published_accuracy=published,
             counted=int(examples),
             # The publisher stopped on its own accuracy; ours would train longer with some numbers of ranks.
-            deciding=published,
+            stop_accuracy=published,
         )
 
 

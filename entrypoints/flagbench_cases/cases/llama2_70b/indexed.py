@@ -24,8 +24,10 @@ STEM = "llama_00_text_document"
 ENDINGS = (".bin", ".idx")
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
+UINT16_BELOW = 65500
+"""Vocabularies below this size are stored as 16 bits, as by Megatron's `DType.optimal_dtype`; larger ones as 32."""
 TYPES: dict[int, np.dtype] = {4: np.dtype(np.int32), 8: np.dtype(np.uint16)}
-"""The types of ids by their code, which Megatron writes for vocabularies above and below 65500."""
+"""The types of ids by Megatron's code for them. It writes no others: see UINT16_BELOW."""
 REMEDY = "download or prepare both files again"
 _CHUNK = 2**24
 """Tokens that are checked at a time."""

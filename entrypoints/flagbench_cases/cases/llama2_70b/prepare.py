@@ -1,4 +1,4 @@
-"""`flagbench prepare` of the family: tokenises text into Megatron's indexed dataset, or checks a published one.
+"""`flagbench prepare` of the Llama 2 70B cases: tokenises text into Megatron's indexed dataset, or checks one.
 
 Format megatron-indexed/v1: llama_00_text_document.bin and .idx. A document is <s>, the tokens of a text, </s>, as
 Megatron-LM's preprocess_data.py writes it with Llama's tokeniser and --append-eod.
@@ -36,14 +36,19 @@ LICENCES = {
 }
 """The licence of each source, by option. They are written into the prepared folders."""
 
-MAX_UINT16_VOCABULARY = 65500
-"""Vocabularies below this size are stored as 16 bits, as Megatron does."""
-
 
 def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], writer: Writer, report: Report) -> None:
-    """Tokenise text for a preset's model, or copy an indexed dataset, through a Writer.
+    """Write a prepared folder: tokenise a file of text for a preset's model, or check and copy an indexed dataset.
 
-    Raises DataError, and UsageError for text without a vocabulary or tokens with one.
+    Raises DataError for files that are damaged or do not fit the model, and UsageError for text without a vocabulary
+    or an indexed dataset with one.
+
+    Args:
+        source: a file of JSON lines with `text`, or a folder with an indexed dataset.
+        vocabulary: the path of tokenizer.model; None for an indexed dataset.
+        preset: the sizes of the model, of which `model.vocab_size` is used.
+        writer: the Writer of the prepared folder.
+        report: called with the progress.
     """
     vocab_size = preset["model"]["vocab_size"]
     if os.path.isdir(source):
@@ -87,7 +92,9 @@ def _tokenise(source: str, vocabulary: Vocabulary, writer: Writer, report: Repor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about optional packages, which users cannot fix
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
-    dtype = np.uint16 if vocabulary.pieces < MAX_UINT16_VOCABULARY else np.int32
+    dtype: type[np.number] = np.int32
+    if vocabulary.pieces < indexed.UINT16_BELOW:
+        dtype = np.uint16
     builder = IndexedDatasetBuilder(writer.path(indexed.STEM + ".bin"), dtype=dtype)
     tokens = 0
     documents = 0
@@ -98,7 +105,7 @@ def _tokenise(source: str, vocabulary: Vocabulary, writer: Writer, report: Repor
         tokens += len(ids)
         documents += 1
         report("tokenise the text", done, total)
-    builder.finalize(writer.path(indexed.STEM + ".idx"))
     if not documents:
         raise DataError(f"{source} has no line with a text", "give JSON lines with `text`")
+    builder.finalize(writer.path(indexed.STEM + ".idx"))
     return {"tokens": tokens, "documents": documents}

@@ -45,7 +45,7 @@ class PretrainingWorkload(TrainWorkload):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.config = context.config
-        self.device = context.device.torch
+        self.device = context.device.torch_device
         train = self.config["train"]
         self.micro_batch_size = train["micro_batch_size"]
         self.batch_size = train["batch_size"]

@@ -7,7 +7,7 @@ in the case manifest.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -32,8 +32,38 @@ OPTIMIZER_STATE = ("exp_avg", "exp_avg_sq", "step")
 """The names of AdamW's state of a parameter: first and second moment, and the number of updates."""
 
 
+class Engine(Protocol):
+    """Trains the adapters of one rank: forward, backward and update."""
+
+    name: str
+    """The `engine` condition."""
+    condition: str
+    """The `optimizer` condition."""
+
+    def begin(self, rate: float) -> None:
+        """Start an epoch with its learning rate."""
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate."""
+
+    def step(self, batch: dict[str, torch.Tensor]) -> float:
+        """Run one step on a batch of `data.batch_of`; returns this rank's mean loss, nats per token."""
+
+    def poll_skipped(self) -> bool:
+        """Return whether the loss scaler skipped the last step. Must be called once for each step."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts about the updates: `updates`, `skipped_steps`, `loss_scale`, and further ones."""
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return the tensors and facts of a checkpoint. Raises UsageError if the engine writes none."""
+
+    def restore(self, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
+        """Restore what `state` returned. Raises DataError if something is missing."""
+
+
 class TorchEngine:
-    """Forward, backward and update of the adapters; one per rank."""
+    """The published step in plain torch; see `Engine`. Each rank has one."""
 
     name = "torch"
 
@@ -42,7 +72,7 @@ class TorchEngine:
         self.module = module
         self.parameters = parameters
         self.precision = context.config["precision"]
-        self.device = context.device.torch
+        self.device = context.device.torch_device
         train = context.config["train"]
         half = self.precision == "fp16"
         self.optimizer = adamw(list(parameters.values()), train, fused=half)
@@ -56,7 +86,7 @@ class TorchEngine:
         self.total_loss: Any = 0.0
         """The sum of the losses of an epoch, on the device. The publisher computes it, and nothing reads it here."""
         self.bar: Any = None
-        """The progress bar of the epoch, if the workload shows one."""
+        """The progress bar of the epoch; None unless the workload sets one."""
         self.condition = OPTIMIZER % train["weight_decay"]
         """The `optimizer` condition."""
         if half:
@@ -91,6 +121,7 @@ class TorchEngine:
         return value
 
     def _loss_scale(self) -> float:
+        """Return the current loss scale; 1 for precisions without a scaler."""
         if self.scaler is None:
             return 1.0
         return float(self.scaler.get_scale())
@@ -117,7 +148,7 @@ class TorchEngine:
     def facts(self) -> dict[str, Any]:
         """Return facts about the updates. Skipped updates do not advance the optimizer's step count."""
         counts = [float(state["step"]) for state in self.optimizer.state.values() if "step" in state]
-        updates = int(min(counts)) if counts else 0
+        updates = int(min(counts, default=0))
         return {
             "updates": updates,
             "skipped_steps": self.steps_taken - updates,
@@ -166,8 +197,8 @@ def ignore_frozen(module: torch.nn.Module, parameters: dict[str, torch.nn.Parame
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
 
 
-def open_engine(context: Context, module: Any, parameters: dict[str, torch.nn.Parameter]) -> Any:
-    """Create the configured engine for this rank."""
+def open_engine(context: Context, module: Any, parameters: dict[str, torch.nn.Parameter]) -> Engine:
+    """Create the configured engine for this rank. `parameters`: the adapters by name."""
     if context.config["engine"]["name"] == "deepspeed":
         return engine_deepspeed.DeepSpeedEngine(context, module, parameters)
     return TorchEngine(context, module, parameters)

@@ -7,7 +7,7 @@ and the gradients (stage 2) over the ranks.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,25 +17,29 @@ from flagbench_cases.engines import deepspeed
 from flagbench_cases.shared.errors import UsageError
 
 STAGES = (0, 1, 2)
+"""The supported stages of ZeRO."""
 
 
 def refuse(config: dict[str, Any], device: torch.device, world: int) -> None:
-    """Raise UsageError for settings that DeepSpeed does not support here."""
+    """Raise UsageError for settings that DeepSpeed does not support here, or if it cannot be imported.
+
+    This imports DeepSpeed, so that a run without it fails before its weights are loaded.
+    """
     stage = config["engine"]["zero_stage"]
     precision = config["precision"]
-    old_gloo = device.type == "cpu" and int(torch.__version__.split(".")[0]) < 2
+    cpu_with_torch_1 = device.type == "cpu" and int(torch.__version__.split(".")[0]) < 2
     if stage not in STAGES:
         _refuse(f"ZeRO stage {stage}, which splits the frozen weights, is not supported", "use zero_stage 0 to 2")
     if device.type == "cpu" and precision == "fp16":
         _refuse("DeepSpeed does not support fp16 on a CPU", "use --precision bf16 or fp32")
-    if old_gloo and world > 1 and stage > 0:
+    if cpu_with_torch_1 and world > 1 and stage > 0:
         _refuse(f"gloo of torch {torch.__version__} lacks the collectives of ZeRO stage {stage}", "use stage 0")
-    if old_gloo and precision == "bf16":  # DeepSpeed broadcasts the weights even in a group of one rank
+    if cpu_with_torch_1 and precision == "bf16":  # DeepSpeed broadcasts the weights even in a group of one rank
         _refuse(f"gloo of torch {torch.__version__} cannot send bf16", "use --precision fp32")
     deepspeed.load(device)
 
 
-def _refuse(message: str, remedy: str) -> None:
+def _refuse(message: str, remedy: str) -> NoReturn:
     raise UsageError(message, remedy)
 
 
@@ -55,9 +59,7 @@ def ds_config(config: dict[str, Any], replicas: int) -> dict[str, Any]:
 
 
 class DeepSpeedEngine:
-    """Forward, backward and update of the adapters with DeepSpeed; one per rank."""
-
-    name = "deepspeed"
+    """Forward, backward and update of the adapters with DeepSpeed; see `engine.Engine`. Each rank has one."""
 
     def __init__(self, context: Context, module: Any, parameters: dict[str, torch.nn.Parameter]) -> None:
         self.context = context
@@ -66,16 +68,20 @@ class DeepSpeedEngine:
         trained = list(parameters.values())
         optimizer = adamw(trained, config["train"], fused=False)
         self.network = deepspeed.initialize(context, module, optimizer, trained, self.ds_config)
-        # In 16 bits, stage 0 runs a step with zero gradients to create AdamW's moments, which AdamW would count.
+        # In 16 bits with stage 0, initialize() takes a step with zero gradients to allocate AdamW's moments; without
+        # this reset AdamW would count it as an update.
         optimizer.state.clear()
-        self.version = deepspeed.version(context.device.torch)
+        self.version = deepspeed.version(context.device.torch_device)
         self.steps_taken = 0
         self._skipped_before = 0
         self.name = f"deepspeed-zero{config['engine']['zero_stage']}"
-        # In 16 bits, DeepSpeed updates fp32 copies of the adapters; the published step updates the adapters directly.
-        masters = "" if config["precision"] in ("fp32", "tf32") else ", fp32 masters"
-        self.condition = OPTIMIZER % config["train"]["weight_decay"] + masters
+        """The `engine` condition, such as `deepspeed-zero1`."""
+        self.condition = OPTIMIZER % config["train"]["weight_decay"]
         """The `optimizer` condition."""
+        if config["precision"] not in ("fp32", "tf32"):
+            # In 16 bits, DeepSpeed updates fp32 copies of the adapters; the published step updates the adapters
+            # directly.
+            self.condition += ", fp32 masters"
 
     def step(self, batch: dict[str, torch.Tensor]) -> float:
         """Run one step on a batch of `data.batch_of`; returns this rank's mean loss, nats per token."""
@@ -105,7 +111,9 @@ class DeepSpeedEngine:
     def facts(self) -> dict[str, Any]:
         """Return facts about the updates, and DeepSpeed's configuration."""
         skipped = int(self.network.skipped_steps)
-        scale = float(self.network.optimizer.loss_scale) if "fp16" in self.ds_config else None
+        scale = None
+        if "fp16" in self.ds_config:
+            scale = float(self.network.optimizer.loss_scale)
         return {
             "updates": self.steps_taken - skipped,
             "skipped_steps": skipped,

@@ -32,7 +32,7 @@ class MemoryMonitor:
 
     def _release(self) -> None:
         if self._device is not None:
-            self._device.memory_peak()
+            self._device.sample_memory_peak()
         gc.collect()
         torch.cuda.empty_cache()  # does nothing without a device
 

@@ -38,7 +38,7 @@ class RandomWorkload(TrainWorkload):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.config = context.config
-        self.device = context.device.torch
+        self.device = context.device.torch_device
 
     def setup(self) -> None:
         context, config = self.context, self.config

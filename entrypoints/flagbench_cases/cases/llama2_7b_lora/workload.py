@@ -15,12 +15,12 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from flagbench_cases.cases.llama2_7b_lora import data, lora, model
-from flagbench_cases.cases.llama2_7b_lora.engine import open_engine, refuse
+from flagbench_cases.cases.llama2_7b_lora.engine import TorchEngine, open_engine, refuse
 from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, sum_over_ranks, validation_loss
 from flagbench_cases.cases.llama2_7b_lora.memory_monitor import monitored
 from flagbench_cases.cases.llama2_7b_lora.progress_bar import EpochBar
 from flagbench_cases.cases.llama2_7b_lora.random_weights import RandomWorkload
-from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure
+from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, extra_result
 from flagbench_cases.prepare.llama import load
 from flagbench_cases.shared.errors import DataError
 from flagbench_core import flops
@@ -63,7 +63,7 @@ class LlamaLoraWorkload(TrainWorkload):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.config = context.config
-        self.device = context.device.torch
+        self.device = context.device.torch_device
         self.place = (context.rank, context.world)
         """The rank and the number of ranks."""
         # The memory monitor and the progress bar are part of the published step, and so of its engine.
@@ -179,7 +179,9 @@ class LlamaLoraWorkload(TrainWorkload):
 
     def _with_progress_bar(self, epoch: int) -> Iterator[Any]:
         """Return the batches of an epoch, with the publisher's progress bar, which the engine updates."""
-        with EpochBar(epoch, self.config["train"]["max_epochs"], len(self.loader)) as self.engine.bar:
+        engine = self.engine
+        assert isinstance(engine, TorchEngine)  # the only one that is as published
+        with EpochBar(epoch, self.config["train"]["max_epochs"], len(self.loader)) as engine.bar:
             yield from self.loader
 
     def to_device(self, batch: Any) -> Any:
@@ -216,12 +218,12 @@ class LlamaLoraWorkload(TrainWorkload):
         extra = []
         if self.losses.sums:
             note = f"mean of the mean losses of {len(self.losses.sums)} epochs, as published"
-            extra.append(measure("loss_as_published", self.losses.published_loss(), "nats", note))
+            extra.append(extra_result("loss_as_published", self.losses.published_loss(), "nats", note))
         batch_size = self.config["train"]["batch_size"]
         loss = validation_loss(self.module, sets.validation, batch_size, self.device, self.place, progress)
         if loss is not None:
             note = f"{len(sets.validation)} blocks, each evaluated once, dropout disabled"
-            extra.append(measure("val_loss", loss, "nats", note))
+            extra.append(extra_result("val_loss", loss, "nats", note))
         if not last or sets.mmlu is None:
             return Evaluation(None, None, len(sets.validation), None, extra)
         accuracy = mmlu_accuracy(self.module, sets.mmlu, self.device, self.place, False, progress)

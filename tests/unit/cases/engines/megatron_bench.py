@@ -47,7 +47,7 @@ def weights_of(section: dict[str, Any], centre: float = 1.0) -> dict[str, torch.
 
 def context_of(folder: Path, rank: int, layout: Layout, config: dict[str, Any], **given: Any) -> Context:
     """What a workload or an engine receives on a rank of the processor."""
-    device = CpuDevice(rank)
+    device = CpuDevice()
     probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
     data, weights, groups = (given.get(name) for name in ("data", "weights", "groups"))
     return Context(config, device, rank, layout, rank, probe, spool, data, weights, groups or {})

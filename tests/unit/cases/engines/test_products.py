@@ -66,7 +66,7 @@ def test_what_is_measured_at_the_published_size(tmp_path: Path) -> None:
     own = found["matmul_fp32"].candidates[0]
     assert own.measured["shape"] == [4096, 64, 8192]
     assert len(found["matmul_bf16_best"].candidates) == 25
-    assert all(each.probe is not None for each in found["matmul_bf16_best"].candidates[2:9])
+    assert all(each.trial is not None for each in found["matmul_bf16_best"].candidates[2:9])
     copy = found["memory_bandwidth"].candidates[0]
     assert copy.measured == {"operation": "copy", "bytes": 4000}
     assert copy.prepare()().numel() == 1000

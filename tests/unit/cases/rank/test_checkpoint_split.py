@@ -19,7 +19,7 @@ import torch.distributed as dist
 from flagbench_cases.contract import TrainWorkload
 from flagbench_cases.rank import checkpoint
 from flagbench_cases.shared import checkpoint_facts
-from flagbench_cases.shared.checkpoint_facts import FACTS, GENERATORS, tensors_of
+from flagbench_cases.shared.checkpoint_facts import FACTS_FILE, GENERATORS, tensors_of
 from flagbench_cases.shared.errors import CaseError, DataError
 from unit.cases.rank.toy_loop import job_of
 from workloads import on_ranks
@@ -101,13 +101,13 @@ def swap(one: Path) -> None:
 
 def forge(one: Path, **changes: Any) -> None:
     """Change `checkpoint.json`, and its checksum with it."""
-    content = {**json.loads((one / FACTS).read_text()), **changes}
-    (one / FACTS).write_bytes(checkpoint_facts.to_bytes(content))
+    content = {**json.loads((one / FACTS_FILE).read_text()), **changes}
+    (one / FACTS_FILE).write_bytes(checkpoint_facts.to_bytes(content))
 
 
 def relist(one: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change the list of files in `checkpoint.json`."""
-    files = json.loads((one / FACTS).read_text())["files"]
+    files = json.loads((one / FACTS_FILE).read_text())["files"]
     change(files)
     forge(one, files=files)
 
@@ -125,9 +125,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str | None, list[tuple[str, int]
         [("PeerError", 4), ("DataError", 3)],
     ),
     "generators": (lambda one: flip(one / GENERATORS), GENERATORS, [("DataError", 3), ("DataError", 3)]),
-    "facts": (lambda one: flip(one / FACTS, 40), FACTS, [("DataError", 3), ("DataError", 3)]),
-    "no facts": (lambda one: (one / FACTS).unlink(), FACTS, [("DataError", 3), ("DataError", 3)]),
-    "other schema": (lambda one: forge(one, schema="checkpoint/v3"), FACTS, [("DataError", 3)] * 2),
+    "facts": (lambda one: flip(one / FACTS_FILE, 40), FACTS_FILE, [("DataError", 3), ("DataError", 3)]),
+    "no facts": (lambda one: (one / FACTS_FILE).unlink(), FACTS_FILE, [("DataError", 3), ("DataError", 3)]),
+    "other schema": (lambda one: forge(one, schema="checkpoint/v3"), FACTS_FILE, [("DataError", 3)] * 2),
     "not listed": (
         lambda one: relist(one, lambda files: files.pop(SECOND)),
         SECOND,
@@ -135,7 +135,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str | None, list[tuple[str, int]
     ),
     "outside": (
         lambda one: relist(one, lambda files: files.update({"../x": files[SECOND]})),
-        FACTS,
+        FACTS_FILE,
         [("DataError", 3), ("DataError", 3)],
     ),
     "other shape": (
@@ -237,7 +237,7 @@ def test_folders_that_are_not_shared(refused: list[dict[str, Any]]) -> None:
 def whole(one: Path) -> dict[str, Any]:
     """The content of a checkpoint's `checkpoint.json`, whose files are all there."""
     content = checkpoint_facts.read(str(one))
-    assert sorted(os.listdir(one)) == sorted([FACTS, *content["files"]])
+    assert sorted(os.listdir(one)) == sorted([FACTS_FILE, *content["files"]])
     for name, listed in content["files"].items():
         assert (one / name).stat().st_size == listed["bytes"]
     return content

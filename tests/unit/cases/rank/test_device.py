@@ -16,6 +16,6 @@ def test_a_peak_can_be_reset(monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty_cache"))
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: calls.append("reset"))
     device = CudaDevice(0)
-    assert [device.memory_peak() for _ in range(3)] == [2, 12, 12]
+    assert [device.sample_memory_peak() for _ in range(3)] == [2, 12, 12]
     device.reset_peak()
-    assert (device.memory_peak(), calls) == (9, ["empty_cache", "reset"])
+    assert (device.sample_memory_peak(), calls) == (9, ["empty_cache", "reset"])

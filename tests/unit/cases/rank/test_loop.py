@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.contract import Evaluation, measure
+from flagbench_cases.contract import Evaluation, extra_result
 from flagbench_cases.shared.errors import CaseError, DataError
 from flagbench_cases.shared.spool import SpoolReader, Step
 from flagbench_core.evidence.metrics import OWN, PUBLISHED
@@ -48,7 +48,7 @@ def test_the_stop_rule_looks_at_the_deciding_accuracy(tmp_path: Path) -> None:
 
     class Published(Toy):
         def evaluate(self, last: bool) -> Evaluation:
-            return super().evaluate(last)._replace(accuracy=0.5, deciding=0.95)
+            return super().evaluate(last)._replace(accuracy=0.5, stop_accuracy=0.95)
 
     timing, reader = train(tmp_path, Published(), FULL)
     assert timing["converged"] is True
@@ -96,7 +96,7 @@ def test_evaluations_come_when_the_plan_says(
 def test_an_evaluation_may_ask_for_no_accuracy(tmp_path: Path) -> None:
     class Validated(Toy):
         def evaluate(self, last: bool) -> Evaluation:
-            return Evaluation(None, None, 5, None, [measure("val_loss", 1.5, "nats", "of 5 blocks")])
+            return Evaluation(None, None, 5, None, [extra_result("val_loss", 1.5, "nats", "of 5 blocks")])
 
     _, reader = train(tmp_path, Validated(), FULL)
     assert len(reader.steps()) == 12
@@ -109,7 +109,7 @@ class Broken(Toy):
     """An additional result of its evaluation is NaN."""
 
     def evaluate(self, last: bool) -> Evaluation:
-        return super().evaluate(last)._replace(extra=[measure("f1", float("nan"), "fraction", "")])
+        return super().evaluate(last)._replace(extra=[extra_result("f1", float("nan"), "fraction", "")])
 
 
 @pytest.mark.parametrize(

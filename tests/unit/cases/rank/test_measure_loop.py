@@ -183,8 +183,8 @@ def test_what_fails_or_takes_too_long_is_absent(tmp_path: Path, clock: Time, kin
 
 
 def test_what_would_take_too_long_is_not_begun(tmp_path: Path, clock: Time) -> None:
-    probe = operation(clock, 0.01, 1000)
-    long = operation(clock, 1000.0, 100_000_000)._replace(probe=probe)
+    trial = operation(clock, 0.01, 1000)
+    long = operation(clock, 1000.0, 100_000_000)._replace(trial=trial)
     timing, reader = measure(tmp_path, Measurement("a", [long]), seconds=20.0)
     assert "1e+03" in facts_of(reader, "absent")[0]["reason"]
     assert timing["measure"] < 1
@@ -218,6 +218,6 @@ def test_a_ceiling_says_whether_it_was_steady(
     monkeypatch.setattr(repeats, "now", time)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(matmul_peak, "product", lambda *_: operation(time, 0.02, drift=drift).prepare())
-    found = matmul_peak.measure(CpuDevice(0), "fp32")
+    found = matmul_peak.measure(CpuDevice(), "fp32")
     assert found["flops"] == pytest.approx(2 * size**3 / 0.02, rel=0.3)
     assert (found["precision"], found["steady"]) == ("fp32", steady)

@@ -102,7 +102,7 @@ class Toy(TrainWorkload):
         self.time.seconds += 16.0
         self.last.append(last)
         accuracy = self.accuracies.pop(0)
-        return Evaluation(accuracy, accuracy + 0.01, 872, deciding=accuracy)
+        return Evaluation(accuracy, accuracy + 0.01, 872, stop_accuracy=accuracy)
 
 
 class NoCollectives:
