@@ -19,7 +19,7 @@ from flagbench_core import __version__
 GROUPS = {
     "Measure and judge": {
         "run": "Run a case, keep its record in the store, and show it beside the published row.",
-        "accept": "Say whether this machine is what it should be: preflight, roofs and one case within minutes.",
+        "accept": "Decide within minutes whether this machine works as it should: preflight, roofs and one case.",
         "fleet": "Judge the nodes of a store together: which to drain, to look at, or to look for.",
         "verify": "Say whether a record reproduces a published number, and why not.",
         "reproduce": "Run what a published row says until the verdict is decided, and bundle all evidence of it.",
