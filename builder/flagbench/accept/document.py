@@ -187,6 +187,8 @@ class Facts(Struct, frozen=True):
     """The limits for this device; empty in certificates of versions that did not state them."""
     health: HealthFacts | None = None
     """None for a processor, and in certificates of versions that did not read it."""
+    off_node: bool = False
+    """Whether the facts were made from records alone, off the machine; see `from_records`."""
 
 
 class Certificate(Struct, frozen=True):

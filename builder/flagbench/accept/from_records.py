@@ -1,28 +1,104 @@
-"""Makes the facts of an acceptance from the records of a machine alone, off the machine.
+"""Judges a machine from its records alone, off the machine: makes the facts of an acceptance from the records.
 
 `judge.checks_of` and `conclude` are computed from facts and records, so a node can be judged where its records are. A
 record does not know everything that `accept` finds out on the machine: it has the number of other processes on the
-devices, not their names, and no devices beyond those of its container.
+devices, not their names, and no devices beyond those of its run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
+import msgspec
+
+from flagbench.accept.limits import limits_of
+from flagbench.accept.run import Accepted, add_history, runs_to_compare
 from flagbench.errors import FlagbenchError
 from flagbench.machine.disturbance_limits import is_capped
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.records.index import host_of
 from flagbench.records.model import DeviceTelemetry, Record
+from flagbench.records.read import read_record
+from flagbench.records.store import Store, StoredRecord
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
 
 ASKED_MINUTES = 10.0
 """The minutes of an acceptance unless others are asked for; a record does not say how many were."""
+MOST_DAYS = 7
+"""The most days between the runs of a machine that are judged together."""
 PARTITION = "MIG-"
 """How the UUID of a part of a device begins."""
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+"""The format of a record's time, UTC."""
+
+
+class StoredAcceptance(NamedTuple):
+    """The acceptance of a machine that its records in a store amount to."""
+
+    accepted: Accepted
+    created_at: str
+    """The time of its newest record, UTC."""
+    seconds: float
+    """The time from the start of the first run to the end of the last."""
+
+
+def accept_from_store(store: Store, host: str, catalog: Catalog) -> StoredAcceptance:
+    """Make an acceptance of the newest record of each case of a machine, with earlier records as history.
+
+    Args:
+        host: the name of the machine in its records.
+
+    Raises FlagbenchError (DATA) if the store has no usable record of a run on this machine alone, and FlagbenchError
+    if the store cannot be read.
+    """
+    contents: dict[str, bytes] = {}
+    newest: dict[str, Record] = {}
+    for entry in store.list_records():
+        if entry.summary is None or entry.summary.host != host or entry.case in newest:
+            continue
+        content = store.read(entry)
+        record = read_record(content)
+        if record.system.nodes == 1 and not record.laps and _belongs_to(record, newest):
+            newest[record.case] = record
+            contents[record.record_id] = content
+    if not newest:
+        raise FlagbenchError(
+            f"there is no record of a run on {host!r} alone in {store.url}",
+            remedy="`flagbench results ls --json` shows the host of each record",
+            code=ExitCode.DATA,
+        )
+    records = sorted(newest.values(), key=lambda record: record.created_at)
+    accepted = Accepted(facts_of_records(records, catalog), contents)
+    for part in accepted.facts["parts"]:
+        add_history(newest[part["case"]], part, accepted, store, _runs_of_host)
+    first, last = records[0], records[-1]
+    start = datetime.strptime(first.created_at, _TIME_FORMAT) - timedelta(seconds=first.duration or 0.0)
+    end = datetime.strptime(last.created_at, _TIME_FORMAT)
+    return StoredAcceptance(accepted, last.created_at, (end - start).total_seconds())
+
+
+def _belongs_to(record: Record, newer: dict[str, Record]) -> bool:
+    """Whether a run belongs to the same acceptance as newer ones: the same devices and stack, within MOST_DAYS."""
+    if not newer:
+        return True
+    newest = next(iter(newer.values()))
+    if record.stack != newest.stack or record.system.devices_per_node != newest.system.devices_per_node:
+        return False
+    age = datetime.strptime(newest.created_at, _TIME_FORMAT) - datetime.strptime(record.created_at, _TIME_FORMAT)
+    return age <= timedelta(days=MOST_DAYS)
+
+
+def _runs_of_host(store: Store, record: Record) -> list[StoredRecord]:
+    """The earlier runs of a record, without those of other nodes with the same processor, which have no UUIDs."""
+    runs = []
+    for entry in runs_to_compare(store, record):
+        if entry.summary is not None and entry.summary.host == host_of(record):
+            runs.append(entry)
+    return runs
 
 
 def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, Any]:
@@ -42,17 +118,22 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, A
     driver_floor = None
     if any(_has_image(record) for record in records):
         driver_floor = stack.device.driver_floor
+    machine = _machine_facts(in_order)
+    device_names = [device["name"] for device in machine["devices"]]
+    limits = limits_of(catalog, device_names, processor=stack.device_kind == "cpu")
     return {
         "asked": {"minutes": ASKED_MINUTES, "gpus": gpus, "case": None, "price_per_hour": None},
         "gpus": gpus,
         "stack": stack.name,
         "device_kind": stack.device_kind,
         "driver_floor": driver_floor,
-        "machine": _machine_facts(in_order),
+        "machine": machine,
         "without_case": None,
         "ending": "done",
         "parts": [_part_facts(record) for record in in_order],
+        "limits": [msgspec.to_builtins(limit) for limit in limits],
         "health": _health_facts(in_order),
+        "off_node": True,
     }
 
 

@@ -168,6 +168,8 @@ def conclude(
     else:
         outcome = Outcome.PASS
         reason = _reason_to_pass(checks)
+    if typed_facts.off_node:
+        reason = f"{reason}; judged off the node, from its records"
     action = _action(outcome, failed, undecided, typed_facts, records)
     return {"outcome": outcome.value, "reason": reason, "action": action}
 

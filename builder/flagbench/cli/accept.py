@@ -10,14 +10,15 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from flagbench import complete
 from flagbench.accept.certificate import JUNIT, PAGE, certificate_of, files_of
+from flagbench.accept.from_records import accept_from_store
 from flagbench.accept.plan import LEAST_LAPS, AcceptanceClock, AcceptancePlan, plan_of
-from flagbench.accept.run import run_plan
+from flagbench.accept.run import Accepted, run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
 from flagbench.console.output import (
     check_new_file,
@@ -33,6 +34,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.price import PRICE, price_here, price_of
 from flagbench.records.bundle_documents import write_bundle
+from flagbench.records.store import open_store
 from flagbench.report.certificate_page import certificate_blocks
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.target import ViaOption
@@ -41,6 +43,8 @@ from flagbench_core.exit_codes import ExitCode
 
 _MIN_MINUTES = 0.5
 """The least of --minutes: starting a run takes up to 20 s."""
+_DEFAULT_MINUTES = 10.0
+"""The default of --minutes."""
 _MAX_MINUTES = 24 * 60
 """The most of --minutes."""
 _EXIT_CODES = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}
@@ -58,7 +62,7 @@ def command(
     minutes: Annotated[
         float,
         typer.Option("--minutes", metavar="MINUTES", help=f"End after this time, at least {_MIN_MINUTES:g} minutes."),
-    ] = 10.0,
+    ] = _DEFAULT_MINUTES,
     gpus: Annotated[
         int | None,
         typer.Option(min=1, max=1024, help="Devices that must be present; on cpu, ranks. Default: all; on cpu, 2."),
@@ -94,6 +98,13 @@ def command(
     ] = None,
     junit: JunitOption = None,
     store: StoreOption = None,
+    from_store: Annotated[
+        str | None,
+        typer.Option("--from", metavar="URL", help="Run nothing: judge the records of --host in this store."),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --from: the node, as its records name it.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
     wide: WideOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
@@ -110,9 +121,18 @@ def command(
     anything else; fix what it names, or run it again. A check that nobody can make here is NOT_KNOWN, and does not
     keep a machine from passing.
 
+    With --from, a node is judged off the node, from its newest record of each case; what only the node knows is
+    NOT_KNOWN.
+
     Exits 0 for PASS, 9 for FAIL, 11 for INCONCLUSIVE, 7 where it was interrupted, 14 where something was not stored.
     The certificate, a page and JSON, is a bundle that `flagbench bundle verify` checks; --json prints it.
     """
+    if from_store is not None or host is not None:
+        has_run_option = dry_run or minutes != _DEFAULT_MINUTES
+        has_run_option |= any(option is not None for option in (gpus, case, price, soak, via, store))
+        _check_from(from_store, host, has_run_option=has_run_option)
+        code = _accept_from(from_store or "", host or "", out, junit, wide=wide, as_json=as_json)
+        raise typer.Exit(int(code))
     if not _MIN_MINUTES <= minutes <= _MAX_MINUTES:
         raise FlagbenchError(
             f"--minutes {minutes:g} is out of range", remedy=f"give {_MIN_MINUTES:g} to {_MAX_MINUTES}"
@@ -120,12 +140,7 @@ def command(
     total_minutes = minutes + (soak or 0)
     clock = AcceptanceClock(total_minutes)  # reading the catalog and the store, and planning, are part of the time
     price_per_hour = _price_per_hour(price)
-    bundle = out or _default_bundle()
-    check_new_file(bundle)
-    page = bundle.with_name(bundle.name.removesuffix(".tar.gz") + ".html")
-    check_new_file(page, "the page of --out")
-    if junit is not None:
-        _check_junit(junit, bundle, page)
+    outputs = _outputs(out, junit, os.uname().nodename)
     catalog = load_catalog()
     records = open_usable_store(store)
     plan = plan_of(catalog, minutes, gpus, case, via, records, soak)
@@ -136,16 +151,69 @@ def command(
         return
     accepted = run_plan(plan, catalog, records, clock, asked)
     certificate = certificate_of(accepted, catalog, clock.seconds)
+    code = _show(certificate, accepted, outputs, wide=wide, as_json=as_json)
+    raise typer.Exit(int(code))
+
+
+class _Outputs(NamedTuple):
+    """The files that an acceptance writes."""
+
+    bundle: Path
+    """The certificate with its records."""
+    page: Path
+    junit: Path | None
+
+
+def _outputs(out: Path | None, junit: Path | None, host: str) -> _Outputs:
+    """The files to write, which can be written; `host` names the default. Raises FlagbenchError (usage)."""
+    bundle = out or _default_bundle(host)
+    check_new_file(bundle)
+    page = bundle.with_name(bundle.name.removesuffix(".tar.gz") + ".html")
+    check_new_file(page, "the page of --out")
+    if junit is not None:
+        _check_junit(junit, bundle, page)
+    return _Outputs(bundle, page, junit)
+
+
+def _check_from(from_store: str | None, host: str | None, *, has_run_option: bool) -> None:
+    """Raise FlagbenchError (usage) unless both --from and --host are given, and no option of a run."""
+    if from_store is None or host is None:
+        raise FlagbenchError(
+            "--from and --host need each other",
+            remedy="give both: --from URL --host NAME; `flagbench results ls --json` shows the hosts",
+        )
+    if has_run_option:
+        raise FlagbenchError(
+            "--from judges stored records and runs nothing",
+            remedy="with --from, give only --host, --out, --junit, --wide and --json",
+        )
+
+
+def _accept_from(
+    from_store: str, host: str, out: Path | None, junit: Path | None, *, wide: bool, as_json: bool
+) -> ExitCode:
+    """Judge the records of a node in a store; returns the exit code."""
+    outputs = _outputs(out, junit, host)
+    catalog = load_catalog()
+    acceptance = accept_from_store(open_store(from_store), host, catalog)
+    certificate = certificate_of(acceptance.accepted, catalog, acceptance.seconds, acceptance.created_at)
+    return _show(certificate, acceptance.accepted, outputs, wide=wide, as_json=as_json)
+
+
+def _show(
+    certificate: dict[str, Any], accepted: Accepted, outputs: _Outputs, *, wide: bool, as_json: bool
+) -> ExitCode:
+    """Write and print a certificate; returns the exit code."""
     files = files_of(certificate, accepted.records, os.environ)
     write_failure = None
     written: list[str] = []
     try:
-        written.append(f"certificate {bundle}, sha256 {write_bundle(bundle, files)}")
-        write_output(page, files[PAGE])
-        written.append(f"page {page}")
-        if junit is not None:
-            write_output(junit, files[JUNIT])
-            written.append(f"checks {junit}")
+        written.append(f"certificate {outputs.bundle}, sha256 {write_bundle(outputs.bundle, files)}")
+        write_output(outputs.page, files[PAGE])
+        written.append(f"page {outputs.page}")
+        if outputs.junit is not None:
+            write_output(outputs.junit, files[JUNIT])
+            written.append(f"checks {outputs.junit}")
     except FlagbenchError as error:
         write_failure = error  # reported below: the certificate that could not be written is printed first
     if as_json:
@@ -158,7 +226,7 @@ def command(
     if write_failure is not None:
         print_error(write_failure.message, write_failure.remedy)
     all_stored = accepted.stored and write_failure is None
-    raise typer.Exit(int(_exit_code(certificate, all_stored=all_stored)))
+    return _exit_code(certificate, all_stored=all_stored)
 
 
 def _price_per_hour(price: float | None) -> float | None:
@@ -178,10 +246,9 @@ def _exit_code(certificate: Mapping[str, Any], *, all_stored: bool) -> ExitCode:
     return code
 
 
-def _default_bundle() -> Path:
+def _default_bundle(host: str) -> Path:
     """`accept-HOST-TIME.tar.gz` in this folder. Raises FlagbenchError (USAGE) if the host's name cannot be used."""
     stamp = utc_now().replace("-", "").replace(":", "")
-    host = os.uname().nodename
     if "/" in host:
         raise FlagbenchError(
             f"no file can be named after this host, {host!r}", remedy="name the certificate: --out FILE.tar.gz"

@@ -12,6 +12,7 @@ from flagbench.fleet.hosts import match_hosts
 from flagbench.fleet.judge import FleetRuns
 from flagbench.fleet.node_run import NodeRun, node_run
 from flagbench.fleet.own_checks import OwnChecks, check_node
+from flagbench.fleet.result import Action, Finding, Source
 from flagbench.manifests.model import Catalog
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
@@ -67,7 +68,7 @@ def read_fleet(
     return FleetRuns(
         runs=runs,
         earlier=earlier_runs,
-        own_checks=_own_checks(records, catalog, names, notes),
+        own_checks=_own_checks(records, catalog, names),
         expected=expected,
         last_run_at={names.get(host, host): time for host, time in entries.last_run_at.items()},
         store=store.url,
@@ -144,7 +145,7 @@ def _node_run(entry: StoredRecord, record: Record, catalog: Catalog, names: Mapp
 
 
 def _own_checks(
-    records: Sequence[tuple[StoredRecord, Record]], catalog: Catalog, names: Mapping[str, str], notes: list[str]
+    records: Sequence[tuple[StoredRecord, Record]], catalog: Catalog, names: Mapping[str, str]
 ) -> dict[str, OwnChecks]:
     """The checks of each node, by its name, from the newest record of each of its cases."""
     newest_by_host: dict[str, dict[str, Record]] = {}
@@ -158,5 +159,6 @@ def _own_checks(
         try:
             own_checks[host] = check_node(host, [*newest.values()], catalog)
         except FlagbenchError as error:
-            notes.append(f"{host}: {error.message}")
+            finding = Finding(host, Action.LOOK, Source.OWN_CHECKS, error.message)
+            own_checks[host] = OwnChecks((finding,))
     return own_checks

@@ -31,7 +31,7 @@ def preflight_checks(facts: Facts) -> Iterator[AcceptanceCheck]:
         yield _whole(facts.machine)
     if devices.outcome is Outcome.PASS or facts.machine.drivers:
         yield _driver(facts)
-        yield _undisturbed(facts.machine)
+        yield _undisturbed(facts)
 
 
 def _devices(facts: Facts) -> AcceptanceCheck:
@@ -50,6 +50,8 @@ def _devices(facts: Facts) -> AcceptanceCheck:
     if machine.devices and not machine.lost:
         missing = tuple(range(machine.visible, facts.gpus))
     judgement = _judge_devices(machine, facts.gpus)
+    if facts.off_node and judgement.outcome is Outcome.PASS:
+        return not_known("devices", PREFLIGHT, against, "a record lists the devices of its run, and no others")
     return AcceptanceCheck(
         name="devices",
         part=PREFLIGHT,
@@ -134,9 +136,12 @@ def _driver(facts: Facts) -> AcceptanceCheck:
     )
 
 
-def _undisturbed(machine: CertificateMachine) -> AcceptanceCheck:
+def _undisturbed(facts: Facts) -> AcceptanceCheck:
     """The check `undisturbed`: whether no other process uses a device, and no power limit is lowered."""
+    machine = facts.machine
     problems = [*machine.foreign, *machine.capped]
+    if not problems and facts.off_node:
+        return not_known("undisturbed", PREFLIGHT, "an idle machine", "a record does not name other processes")
     if not problems and not machine.drivers:
         return not_known("undisturbed", PREFLIGHT, "an idle machine", "no tool says what else uses the devices")
     outcome = Outcome.PASS

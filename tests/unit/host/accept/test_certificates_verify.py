@@ -189,6 +189,61 @@ def test_beside_earlier_runs(accept: Callable[[str], Raw]) -> None:
     assert [len(part["history"]) for part in certificate["facts"]["parts"]] == [1, 1]
 
 
+def test_off_the_node(accept: Callable[[str], Raw], store: Store) -> None:
+    accept(CPU)
+    certificate = accept(f"--from {store.url} --host {HOST}")
+    assert (certificate["outcome"], certificate["facts"]["off_node"]) == ("PASS", True)
+    assert [part["case"] for part in certificate["facts"]["parts"]] == ["roofs", "distilbert"]
+    assert [len(part["history"]) for part in certificate["facts"]["parts"]] == [0, 0]
+
+
+def test_off_the_node_beside_its_own_earlier_runs(
+    accept: Callable[[str], Raw], runs: RecordedRuns, store: Store
+) -> None:
+    accept(CPU)
+    runs.change = lambda raw: raw["system"].update(host="node-18")  # the same processor
+    accept(CPU)
+    runs.change = lambda raw: None
+    accept(CPU)
+    certificate = accept(f"--from {store.url} --host {HOST}")
+    histories = [part["history"] for part in certificate["facts"]["parts"]]
+    assert histories == [["record-of-run-1"], ["record-of-run-2"]]
+
+
+@pytest.mark.usefixtures("h100")
+def test_off_the_node_of_an_accelerator(accept: Callable[[str], Raw], store: Store) -> None:
+    accept("--case llama3.1-8b-lora --gpus 1 --via docker --minutes 30")
+    certificate = accept(f"--from {store.url} --host {HOST}")
+    not_known = {check["name"] for check in certificate["checks"] if check["outcome"] == "NOT_KNOWN"}
+    assert {"devices", "undisturbed"} <= not_known
+
+
+def test_off_the_node_where_a_check_fails(accept: Callable[[str], Raw], runs: RecordedRuns, store: Store) -> None:
+    runs.change = lambda raw: raw["results"][0].update(changed=[1])
+    accept(CPU)
+    certificate = accept(f"--from {store.url} --host {HOST}")
+    assert (certificate["outcome"], certificate["action"]["ranks"]) == ("FAIL", [1])
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ("--from {url} --host nobody", ExitCode.DATA),
+        ("--from {url}", ExitCode.USAGE),
+        ("--host node-17", ExitCode.USAGE),
+        ("--from {url} --host node-17 --case roofs", ExitCode.USAGE),
+        ("--from {url} --host node-17 --minutes 5", ExitCode.USAGE),
+        ("--from {url} --host node-17 --dry-run", ExitCode.USAGE),
+    ],
+)
+def test_off_the_node_without_what_it_needs(
+    accept: Callable[[str], Raw], flagbench: Flagbench, store: Store, tmp_path: Path, options: str, code: ExitCode
+) -> None:
+    accept(CPU)
+    ended = flagbench(f"accept {options.format(url=store.url)} --out {tmp_path / 'off.tar.gz'}")
+    assert (ended.code, ended.out) == (code, "")
+
+
 def test_where_a_check_fails(accept: Callable[[str], Raw], runs: RecordedRuns) -> None:
     runs.change = lambda raw: raw["results"][0].update(changed=[1])
     certificate = accept(f"{CPU} --price 24")

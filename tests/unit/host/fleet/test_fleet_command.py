@@ -155,6 +155,17 @@ def test_a_damaged_record_is_noted_and_hides_nothing(store: Store, flagbench: Fl
     assert (len(document["nodes"]), len(document["notes"])) == (NODES, 1)
 
 
+def test_a_record_that_cannot_be_judged_is_a_reason_to_look(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store, nodes=1)
+    raw = json.loads(fleet_record("forged", 20, SPREAD, gpus=1))
+    raw["config"]["gpus"] = 10**9
+    store.put(json.dumps(raw).encode())
+
+    document = judged(flagbench, code=ExitCode.INCONCLUSIVE)
+
+    assert names_of(document, "look") == ["forged"]
+
+
 def test_a_store_without_records_is_an_error(store: Store, flagbench: Flagbench) -> None:
     ended = flagbench("fleet")
 
