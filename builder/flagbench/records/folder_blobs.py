@@ -96,7 +96,7 @@ class FolderBlobs:
             expected = read_file(_checksum_path(path), _CHECKSUM_BYTES)
         except FileNotFoundError as error:
             if os.path.lexists(path):
-                raise damaged(str(path), "has no checksum beside it") from error
+                raise damaged(str(path), "has no checksum next to it") from error
             raise damaged(str(path), "does not exist") from error
         except OSError as error:
             raise damaged(str(path), f"cannot be read: {reason(error)}") from error
@@ -252,7 +252,7 @@ def _walk(folder: str, prefix: str, folders_above: frozenset[tuple[int, int]]) -
             continue
         problem = None
         if checksum_name(entry.name) not in names and not _SHA256_IN_NAME.search(entry.name):
-            problem = "it has no checksum beside it"
+            problem = "it has no checksum next to it"
         stamp = f"{entry_status.st_size}-{entry_status.st_mtime_ns}"
         yield Blob(key, entry_status.st_size, stamp, problem)
 

@@ -1,4 +1,7 @@
-"""Matrix products of random numbers in a precision, as the roofs case and the ceiling of every run measure them."""
+"""Matmuls of random numbers in a precision, which the case `roofs` and the ceiling of every run measure.
+
+The ceiling is the rate of one large matmul at the end of a run, with which the run's own rate is compared.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,37 @@ from flagbench_cases.contract import Isolated
 from flagbench_cases.engines.precision_switches import FP8, scaled_product, set_switches
 
 DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""The names of torch's types of the factors, by precision. Those of fp8 are in precision_switches."""
 SEED = 20260101
 """The seed of the matrices of `fixed_results`."""
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+"""The environment variable that torch requires for deterministic matmuls on CUDA devices."""
+_WORKSPACE_SETTING = ":4096:8"
+"""Eight buffers of 4096 KiB: one of the two settings with which cuBLAS is deterministic."""
 
 
 def product(
     device: torch.device, precision: str, m: int, n: int, k: int, transposed: bool = False, narrow: bool = False
 ) -> Callable[[], Any]:
-    """A product of (m, k) by (k, n), whose result overwrites the last one.
+    """Return a function that computes the product of (m, k) by (k, n), which overwrites the last one.
 
-    Random numbers: zeros draw less power and run faster. `transposed`: the second factor is stored as (n, k), as the
-    weights of a linear layer are. `narrow`: the result of fp8 is fp8 too, else bf16.
-    Raises RuntimeError, here or in the first product, if the device or its torch lacks this precision.
+    The factors are random numbers, because zeros draw less power and run faster.
+
+    Args:
+        transposed: whether the second factor is stored as (n, k), as the weights of a linear layer are.
+        narrow: whether the result of fp8 is fp8, too; otherwise it is bf16.
+
+    Raises RuntimeError, here or in the first call, if the device or its torch lacks this precision.
     """
     if precision == FP8:
         return _fp8(device, m, n, k, narrow)
     set_switches(precision)
     dtype = getattr(torch, DTYPES[precision])
     a = torch.randn(m, k, device=device).to(dtype)
-    shape = (n, k) if transposed else (k, n)
-    b = torch.randn(shape, device=device).to(dtype)
+    stored_shape = (k, n)
+    if transposed:
+        stored_shape = (n, k)
+    b = torch.randn(stored_shape, device=device).to(dtype)
     if transposed:
         b = b.t()
     out = torch.empty(m, n, device=device, dtype=dtype)
@@ -41,9 +54,13 @@ def product(
 
 
 def mamf_product(device: torch.device, precision: str, m: int, n: int, k: int, cleared_bytes: int) -> Isolated:
-    """A product as MAMF times it (mamf-finder.py of stas00/ml-engineering at 744d01e1): alone, the second factor
-    transposed, after a buffer larger than any cache was zeroed and the last result overwritten with random numbers.
-    In fp8 its result is fp8. Raises RuntimeError if the device or its torch lacks this precision.
+    """Return a product as MAMF times it (mamf-finder.py of stas00/ml-engineering at 744d01e1).
+
+    It is timed alone, after a buffer larger than any cache was zeroed and the last result overwritten with random
+    numbers. The second factor is stored transposed, and in fp8 the result is fp8. `cleared_bytes`: the size of the
+    buffer.
+
+    Raises RuntimeError if the device or its torch lacks this precision.
     """
     multiply = product(device, precision, m, n, k, transposed=True, narrow=True)
     out = multiply()
@@ -59,10 +76,11 @@ def _fp8(device: torch.device, m: int, n: int, k: int, narrow: bool) -> Callable
 
 
 def fixed_results(device: torch.device, precisions: Sequence[str], size: int) -> dict[str, str]:
-    """A digest of a product of fixed random matrices in each precision that the device has, and of a sum of one.
+    """Return digests of results of fixed random matrices: `matmul_PRECISION`, and `sum` of the columns of one.
 
-    The matrices are drawn on the host, and the operations are torch's deterministic ones: devices of one model with
-    one driver and one torch give the same bits (cuBLAS documentation, Results reproducibility).
+    There is one of a matmul for each of the precisions that the device has. The matrices are drawn on the host, and
+    the operations are torch's deterministic ones: devices of one model with one driver and one torch give the same
+    bits (cuBLAS documentation, Results reproducibility).
     """
     generator = torch.Generator().manual_seed(SEED)
     host = [torch.randn(size, size, generator=generator) for _ in range(2)]
@@ -90,14 +108,15 @@ def _digest(tensor: torch.Tensor) -> str:
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """torch's deterministic algorithms, for which it asks for a setting of cuBLAS."""
-    before = torch.are_deterministic_algorithms_enabled(), os.environ.get(_WORKSPACE)
-    os.environ[_WORKSPACE] = ":4096:8"
+    """Use torch's deterministic algorithms, and the setting of cuBLAS that they need; restore both at the end."""
+    enabled_before = torch.are_deterministic_algorithms_enabled()
+    setting_before = os.environ.get(_WORKSPACE)
+    os.environ[_WORKSPACE] = _WORKSPACE_SETTING
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        torch.use_deterministic_algorithms(enabled_before)
         os.environ.pop(_WORKSPACE)
-        if before[1] is not None:
-            os.environ[_WORKSPACE] = before[1]
+        if setting_before is not None:
+            os.environ[_WORKSPACE] = setting_before

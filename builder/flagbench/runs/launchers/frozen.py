@@ -57,7 +57,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def explain_freeze(seconds: float) -> FlagbenchError:
-    """The error for a run that was killed because it had been frozen for so many seconds."""
+    """The error for a run that was killed because it had been frozen for this many seconds."""
     return FlagbenchError(
         f"no progress for {seconds:.0f} s: the main process of the run was stopped or paused, and was killed",
         remedy="find out who sent SIGSTOP or paused the container; if that was meant, increase --timeout",
