@@ -6,6 +6,7 @@ other ranks do not lose the store and with it the reason why they end. It ends w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from datetime import timedelta
@@ -34,19 +35,23 @@ def host_store(plan: dict[str, Any]) -> None:
 
 
 def _host(plan: dict[str, Any], answers: int) -> NoReturn:
-    """Serve the store until the parent process of the node closes the pipe that is stdin."""
+    """Serve the store until the parent process of the node closes the pipe that is stdin.
+
+    No error leaves this function: the copy of rank 0 would report it as that rank's failure.
+    """
     try:
         store = TCPStore(plan["host"], plan["port"], None, True, wait_for_workers=False)
-    except (RuntimeError, ValueError) as error:
-        os.write(answers, str(error).encode("utf-8", "replace"))
-        os._exit(1)
-    os.write(answers, _LISTENING)
-    os.close(answers)
-    parent = select.poll()
-    parent.register(0, 0)  # no event but its end: the byte in the pipe is for rank 0
-    parent.poll()
-    del store
-    os._exit(0)
+        os.write(answers, _LISTENING)
+        os.close(answers)
+        parent = select.poll()
+        parent.register(0, 0)  # no event but its end: the byte in the pipe is for rank 0
+        parent.poll()
+        del store
+    except Exception as error:
+        with contextlib.suppress(OSError):  # rank 0 has ended
+            os.write(answers, str(error).encode("utf-8", "replace"))
+    finally:
+        os._exit(0)
 
 
 def join_store(plan: dict[str, Any], world: int) -> Store:
