@@ -15,6 +15,8 @@ _CLOCKED_CORES = 8
 """The number of cores whose clocks are read. Reading a core's clock may interrupt that core."""
 _HEAD_BYTES = 8192
 """More than the size of any file read here, except /proc/stat, whose first line is sufficient."""
+_UNKNOWN_IDS = ("", "0")
+"""What stands for the id of the newest process if it is not known: gVisor's /proc/loadavg has only zeros."""
 
 
 class _Process(NamedTuple):
@@ -153,7 +155,7 @@ class CpuProbe:
     def _tree_processes(self) -> dict[int, _Process]:
         """The process tree. All processes of the machine are read only if one has started since the last call."""
         newest = self._read("loadavg").rpartition(" ")[2].strip()
-        if newest and newest == self._newest:
+        if newest not in _UNKNOWN_IDS and newest == self._newest:
             self._known = self._processes(self._known)
         else:
             self._newest = newest  # read before the processes: one that starts meanwhile is noticed at the next call

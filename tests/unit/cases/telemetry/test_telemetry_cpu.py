@@ -91,5 +91,14 @@ def test_only_the_tree_is_read_until_a_process_starts(proc: Path, monkeypatch: p
     assert len(listed) == 2
 
 
+def test_all_processes_are_read_if_the_newest_is_not_known(proc: Path) -> None:
+    """gVisor's file is always this one."""
+    (proc / "loadavg").write_text("0.00 0.00 0.00 0/0 0\n")
+    cpu = probe(proc)
+    assert cpu.tree() == {10, 11, 12}
+    process(proc, 14, 12, 100)
+    assert cpu.tree() == {10, 11, 12, 14}
+
+
 def test_a_node_without_these_files_gives_nothing(tmp_path: Path) -> None:
     assert probe(tmp_path).sample() == {}
