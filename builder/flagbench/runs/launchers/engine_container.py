@@ -178,7 +178,8 @@ class _ContainerRun:
         self._api = api
         self._name = name
         self._forwarder = forwarder
-        self._watch = FrozenWatch(self._is_frozen, self._kill, timeout=timeout, interval=_FROZEN_INTERVAL_SECONDS)
+        is_frozen = partial(is_container_frozen, api, name)
+        self._watch = FrozenWatch(is_frozen, self._kill, timeout=timeout, interval=_FROZEN_INTERVAL_SECONDS)
         self._stderr = bytearray()
         """The end of what the client printed on stderr."""
 
@@ -198,7 +199,7 @@ class _ContainerRun:
             send = partial(self._send, client)
             try:
                 interruption = self._forwarder.follow(client, readers, send, self._kill, self._watch.look)
-            except _NO_ANSWER:  # the engine is asked to send a signal, and whether the container is frozen
+            except _NO_ANSWER:  # the engine is asked to send a signal, or to kill the container
                 engine_answers = False
             finally:
                 client.kill()  # it may still wait for a container that cannot be killed
@@ -263,22 +264,6 @@ class _ContainerRun:
             else:
                 return
 
-    def _is_frozen(self) -> bool:
-        """Whether the container is paused, or its first process, or that process's child, is stopped by a signal.
-
-        The first process of our images is tini, its child the main process of the run.
-        """
-        try:
-            state = _state(self._api, self._name)
-            if state.get("Paused"):
-                return True
-            rows = self._api.top(self._name, ps_args="-eo pid,ppid,stat")["Processes"]
-        except DockerException:  # it has not started yet, or has ended
-            return False
-        first_process = str(state.get("Pid"))
-        # A row is like ["4711", "4690", "Tl"]. The status of a process that a signal stopped begins with T.
-        return any(status.startswith("T") and first_process in (pid, parent) for pid, parent, status in rows)
-
     def _kill(self) -> None:
         """Kill the container. It is unpaused first: a paused one does not get even SIGKILL before it runs again."""
         with suppress(APIError):  # it is not paused
@@ -337,6 +322,28 @@ def _final_state(api: Any, name: str) -> dict[str, Any] | None:
         return _state(api, name)
     except _NO_ANSWER:
         return None
+
+
+def is_container_frozen(api: Any, name: str) -> bool:
+    """Whether a container is paused, or its first process, or that process's child, is stopped by a signal.
+
+    The first process of our images is tini, its child the main process of the run. A container of which the engine
+    does not say so, for example because it answers too late, is not frozen: the run continues.
+
+    Args:
+        api: docker-py's low-level client.
+        name: the name of the container.
+    """
+    try:
+        state = _state(api, name)
+        if state.get("Paused"):
+            return True
+        first_process = str(state.get("Pid"))
+        rows = api.top(name, ps_args="-eo pid,ppid,stat")["Processes"] or ()
+        # A row is like ["4711", "4690", "Tl"]. The status of a process that a signal stopped begins with T.
+        return any(status.startswith("T") and first_process in (pid, parent) for pid, parent, status in rows)
+    except (*_NO_ANSWER, LookupError):  # it may also not have started yet, or have ended
+        return False
 
 
 def _refusal(stderr: bytearray) -> FlagbenchError:

@@ -28,23 +28,31 @@ class FrozenWatch:
         self._timeout = timeout
         self._interval = interval
         self._looked_at = float("-inf")
-        self._since: float | None = None
+        self._frozen_for: float | None = None
+        """The seconds for which it has been frozen; None if it was not when it was last tested."""
         self.killed_after: float | None = None
         """The seconds for which the run was frozen when it was killed; None if it was not."""
 
     def look(self) -> None:
-        """Test whether the run is frozen, if it is time to."""
+        """Test whether the run is frozen, if it is time to.
+
+        Between two tests at most twice the interval counts. This process may have been stopped too, for much longer,
+        for example by Ctrl-Z, and may continue before the run does.
+        """
         now = time.monotonic()
-        if self.killed_after is not None or now - self._looked_at < self._interval:
+        passed = now - self._looked_at
+        if self.killed_after is not None or passed < self._interval:
             return
         self._looked_at = now
         if not self._is_frozen():
-            self._since = None
-        elif self._since is None:
-            self._since = now
-        elif now - self._since >= self._timeout:
-            self.killed_after = now - self._since
-            self._kill()
+            self._frozen_for = None
+        elif self._frozen_for is None:
+            self._frozen_for = 0.0
+        else:
+            self._frozen_for += min(passed, 2 * self._interval)
+            if self._frozen_for >= self._timeout:
+                self.killed_after = self._frozen_for
+                self._kill()
 
 
 def is_stopped(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""How the end of a container is classified: refused, ended, or the connection to the engine lost."""
+"""How the end of a container is classified: refused, ended, or the connection to the engine lost; what is frozen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from docker.errors import APIError, NotFound
 
 from flagbench.errors import FlagbenchError
 from flagbench.runs.launchers.container_exit import RunEnd
-from flagbench.runs.launchers.engine_container import _ContainerRun
+from flagbench.runs.launchers.engine_container import _ContainerRun, is_container_frozen
 from flagbench.system.signals import Forwarding
 from flagbench_core.exit_codes import ExitCode
 
@@ -23,6 +23,7 @@ class Engine:
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
+        self.processes: Any = []
 
     def inspect_container(self, name: str) -> dict[str, Any]:
         if isinstance(self.answer, Exception):
@@ -30,7 +31,9 @@ class Engine:
         return {"State": self.answer}
 
     def top(self, name: str, ps_args: str) -> dict[str, Any]:
-        return {"Processes": []}
+        if isinstance(self.processes, Exception):
+            raise self.processes
+        return {"Processes": self.processes}
 
 
 def follow(answer: Any, script: str, docker: str = "/bin/sh") -> RunEnd | FlagbenchError:
@@ -73,3 +76,30 @@ def test_a_client_that_cannot_be_started() -> None:
         follow({}, "", docker="/nowhere/docker")
     assert caught.value.code is ExitCode.ENGINE
     assert "/nowhere/docker" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("processes", "is_frozen"),
+    [
+        ([["100", "90", "Ss"], ["101", "100", "Sl"]], False),
+        ([["100", "90", "Ts"], ["101", "100", "Sl"]], True),
+        ([["100", "90", "Ss"], ["101", "100", "Tl"]], True),
+        (
+            [["100", "90", "Ss"], ["101", "100", "Sl"], ["102", "101", "Tl"]],
+            False,
+        ),  # a rank, which its parent watches
+        (None, False),
+        ([["100", "Ts"]], False),
+        (APIError("the container is not running"), False),
+        (requests.ReadTimeout("the engine is busy"), False),
+        (requests.ConnectionError("the engine is restarted"), False),
+    ],
+)
+def test_a_container_is_frozen_if_its_main_process_is_stopped(processes: Any, is_frozen: bool) -> None:
+    engine = Engine({"Running": True, "Paused": False, "Pid": 100})
+    engine.processes = processes
+    assert is_container_frozen(engine, "box") is is_frozen
+
+
+def test_a_paused_container_is_frozen() -> None:
+    assert is_container_frozen(Engine({"Running": True, "Paused": True}), "box")

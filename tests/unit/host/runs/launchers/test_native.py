@@ -193,6 +193,16 @@ def test_a_run_that_continues_was_not_frozen() -> None:
     assert watch.killed_after is not None
 
 
+def test_the_time_in_which_this_process_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-Z stops both processes, and `fg` an hour later continues this one first."""
+    times = iter([0.0, 1.0, 3600.0, 3601.0])
+    monkeypatch.setattr("flagbench.runs.launchers.frozen.time.monotonic", lambda: next(times))
+    frozen = iter([False, True, True, False])
+    watch = FrozenWatch(lambda: next(frozen), lambda: pytest.fail("killed"), timeout=600.0)
+    for _ in range(4):
+        watch.look()
+
+
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGXCPU])
 def test_whatever_asks_this_tool_to_end_is_handed_on(run: Run, number: signal.Signals) -> None:
     result = run(
