@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from flagbench.accept.document import Facts
 from flagbench.accept.limits import limits_of
 from flagbench.accept.run import Accepted, add_history, runs_to_compare
 from flagbench.errors import FlagbenchError
@@ -107,7 +108,8 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, A
     Args:
         records: the record of each case that ran on one machine, each of one node.
 
-    Raises FlagbenchError (DATA) if this flagbench does not know the stack or a case of the records.
+    Raises FlagbenchError (DATA) if this flagbench does not know the stack or a case of the records, or if a record
+    states more than a machine can have.
     """
     for record in records:
         if record.case not in catalog.cases:
@@ -121,7 +123,7 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, A
     machine = _machine_facts(in_order)
     device_names = [device["name"] for device in machine["devices"]]
     limits = limits_of(catalog, device_names, processor=stack.device_kind == "cpu")
-    return {
+    facts = {
         "asked": {"minutes": ASKED_MINUTES, "gpus": gpus, "case": None, "price_per_hour": None},
         "gpus": gpus,
         "stack": stack.name,
@@ -135,6 +137,13 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, A
         "health": _health_facts(in_order),
         "off_node": True,
     }
+    try:
+        msgspec.convert(facts, Facts)
+    except msgspec.ValidationError as error:
+        raise FlagbenchError(
+            f"its records cannot be judged: {error}", remedy="run it again", code=ExitCode.DATA
+        ) from error
+    return facts
 
 
 def _unknown_error(kind: str, name: str) -> FlagbenchError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Iterator
-from typing import Annotated
+from datetime import datetime, timezone
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -12,15 +13,21 @@ from flagbench import complete
 from flagbench.cli.options import StoreOption
 from flagbench.console.output import write_output
 from flagbench.errors import FlagbenchError
+from flagbench.fleet.judge import judge_fleet
+from flagbench.fleet.read import read_fleet
+from flagbench.fleet.table import fleet_page, headline
 from flagbench.manifests.load import load_catalog
 from flagbench.price import check_price
 from flagbench.records.bucket_blobs import request_errors
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, load_runs
-from flagbench.records.store import open_store
-from flagbench.report.site import file_name, run_page, store_pages
+from flagbench.records.store import Store, open_store
+from flagbench.report.html import Link
+from flagbench.report.site import INDEX_PAGE, file_name, run_page, store_pages
 from flagbench.system.files import expanded
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import Bucket, parse_address
+
+_NODES_PAGE = "nodes.html"
 
 
 def command(
@@ -43,7 +50,8 @@ def command(
 
     The newest 50 records have a page of their own; a record or series that is named gets its page alone. Pages need
     no server, network or script. Prints the address of the first one. A page that is there is replaced, others are
-    kept.
+    kept. A store with records of enough nodes to compare, eight, also has a page of the nodes, as `flagbench fleet`
+    judges them.
     """
     check_price()
     bucket = None
@@ -68,10 +76,38 @@ def command(
         webbrowser.open((folder / name).absolute().as_uri())
 
 
+class _NodesPage(NamedTuple):
+    """The page of the nodes of a store."""
+
+    headline: str
+    text: str
+
+
+def _nodes_page(store: Store) -> _NodesPage | None:
+    """The page of the nodes of a store, as `flagbench fleet` judges them; None for too few nodes to compare."""
+    catalog = load_catalog()
+    hosts = {entry.summary.host for entry in store.list_records() if entry.summary is not None}
+    if len(hosts) < catalog.nodes_limits.min_nodes:
+        return None
+    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    try:
+        runs = read_fleet(store, catalog, now=now, case=None, since=None, expected=())
+    except FlagbenchError:  # no record is of a single node
+        return None
+    fleet = judge_fleet(runs, catalog.nodes_limits)
+    return _NodesPage(headline(fleet), fleet_page(fleet, INDEX_PAGE))
+
+
 def _pages(record: str | None, store_url: str | None) -> Iterator[tuple[str, str]]:
     """The pages, each as the name of its file and its text. The last one is the one to look at first."""
     if record is None:
-        yield from store_pages(open_store(store_url))
+        place = open_store(store_url)
+        links = []
+        nodes = _nodes_page(place)
+        if nodes is not None:
+            yield _NODES_PAGE, nodes.text
+            links.append(Link(nodes.headline, _NODES_PAGE))
+        yield from store_pages(place, links)
         return
     runs = load_runs([record], store_url)
     records = runs.to_verify()

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from flagbench.accept.check import AcceptanceCheck, Outcome
 from flagbench.accept.from_records import facts_of_records
 from flagbench.accept.judge import checks_of
-from flagbench.errors import FlagbenchError
 from flagbench.fleet.result import Action, Finding, Source
 from flagbench.manifests.model import Catalog
 from flagbench.records.model import Record
-from flagbench_core.exit_codes import ExitCode
 
 _DISTURBANCES = ("alone", "throttled", "undisturbed", "quota")
 """The checks that do not pass if something slowed the node for a time: then it is not drained for its speed."""
@@ -37,15 +33,6 @@ def check_node(host: str, records: Sequence[Record], catalog: Catalog) -> OwnChe
     Raises FlagbenchError (DATA) if this flagbench does not know the stack or a case of a record, or if a record
     states more than a machine can have.
     """
-    try:
-        return _check_node(host, records, catalog)
-    except msgspec.ValidationError as error:
-        raise FlagbenchError(
-            f"its records cannot be judged: {error}", remedy="run it again", code=ExitCode.DATA
-        ) from error
-
-
-def _check_node(host: str, records: Sequence[Record], catalog: Catalog) -> OwnChecks:
     findings: list[Finding] = []
     disturbances: list[str] = []
     for stack in sorted({record.stack for record in records}):

@@ -1,4 +1,7 @@
-"""Shows the nodes of a fleet as tables: what to do with each, what differs between them, and what could be told."""
+"""Shows the nodes of a fleet as tables: what to do with each, what differs between them, and what could be told.
+
+The tables are printed as text, or are on a page of `flagbench report`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from flagbench.console.page import Block, Lines, Table
 from flagbench.console.terminal import brief
 from flagbench.fleet.result import Action, ComparedNumber, Difference, Fleet, NodeResult
+from flagbench.report.html import Sections, render_page
 
 _NODE_COLUMNS = ("NODE", "DO", "BELOW PEERS", "SPREADS", "WHY")
 _DIFFERENCE_COLUMNS = ("CASE", "PROPERTY", "NODES", "VALUE", "WHICH")
@@ -21,37 +25,61 @@ _MOST_REASONS = 4
 
 
 def fleet_blocks(fleet: Fleet, *, wide: bool) -> list[Block]:
-    """Return the result as blocks of a page. `wide`: with every node, reason and number."""
+    """Return the result as blocks of text. `wide`: with every node, reason and number."""
     return [
-        Lines((_headline(fleet),), "bold"),
-        Table(
-            _NODE_COLUMNS,
-            list(_node_rows(fleet.nodes, wide=wide)),
-            right=frozenset(("BELOW PEERS", "SPREADS")),
-            styles=_STYLES,
-            wrap=("WHY",),
-        ),
+        Lines((headline(fleet),), "bold"),
+        node_table(fleet, wide=wide),
         Lines(tuple(_untouched_line(fleet, wide=wide))),
-        Table(
-            _DIFFERENCE_COLUMNS,
-            [_difference_row(*row) for row in _difference_values(fleet.differences)],
-            right=frozenset(("NODES",)),
-            wrap=("VALUE", "WHICH"),
-            title="what differs between nodes",
-        ),
-        Table(
-            _NUMBER_COLUMNS,
-            list(_number_rows(fleet.compared, wide=wide)),
-            right=frozenset(("NODES", "SPREAD", "NAMED FROM")),
-            wrap=("NUMBER",),
-            title="what could be told: a smaller difference is within the spread of the nodes",
-        ),
+        difference_table(fleet),
+        number_table(fleet, wide=wide),
         Lines(fleet.notes),
     ]
 
 
-def _headline(fleet: Fleet) -> str:
-    """`64 nodes: drain 7, missing 1, look 8; records since 2026-11-01T10:00:00Z`."""
+def fleet_page(fleet: Fleet, home: str) -> str:
+    """Return the result as an HTML page of a report; `home` is the address of the report's index."""
+    sections: Sections = {
+        "Nodes": [node_table(fleet, wide=True)],
+        "Differences": [difference_table(fleet)],
+        "Compared numbers": [number_table(fleet, wide=True), Lines(fleet.notes)],
+    }
+    return render_page("Nodes", headline(fleet), [], sections, home=home)
+
+
+def node_table(fleet: Fleet, *, wide: bool) -> Table:
+    """Return a table with a row for each node with something to do; if `wide`, for each node and reason."""
+    rows = list(_node_rows(fleet.nodes, wide=wide))
+    right = frozenset(("BELOW PEERS", "SPREADS"))
+    return Table(_NODE_COLUMNS, rows, right=right, styles=_STYLES, wrap=("WHY",))
+
+
+def difference_table(fleet: Fleet) -> Table:
+    """Return a table with a row for each version or part in which nodes differ."""
+    rows = []
+    for difference, place in _difference_values(fleet.differences):
+        rows.append(_difference_row(difference, place))
+    return Table(
+        _DIFFERENCE_COLUMNS,
+        rows,
+        right=frozenset(("NODES",)),
+        wrap=("VALUE", "WHICH"),
+        title="what differs between nodes",
+    )
+
+
+def number_table(fleet: Fleet, *, wide: bool) -> Table:
+    """Return a table of the spread of numbers, and of the least difference that could be told."""
+    return Table(
+        _NUMBER_COLUMNS,
+        list(_number_rows(fleet.compared, wide=wide)),
+        right=frozenset(("NODES", "SPREAD", "NAMED FROM")),
+        wrap=("NUMBER",),
+        title="what could be told: a smaller difference is within the spread of the nodes",
+    )
+
+
+def headline(fleet: Fleet) -> str:
+    """Return a line such as `64 nodes: drain 7, missing 1, look 8; records since 2026-11-01T10:00:00Z`."""
     counts = []
     for action in (Action.DRAIN, Action.MISSING, Action.LOOK):
         hosts = fleet.hosts(action)

@@ -183,10 +183,10 @@ def _run_charts(
     return charts
 
 
-def store_pages(store: Store) -> Iterator[tuple[str, str]]:
+def store_pages(store: Store, other_pages: Sequence[Link] = ()) -> Iterator[tuple[str, str]]:
     """Yield the pages of a store, each after the name of its file; the index is the last.
 
-    The same store gives the same pages.
+    The same store gives the same pages. `other_pages` are links of the index to pages that are made elsewhere.
     """
     catalog = load_catalog()
     listed = with_verdicts(store, store.list_records())
@@ -208,7 +208,7 @@ def store_pages(store: Store) -> Iterator[tuple[str, str]]:
         if entries:
             text = _series_page(store, catalog, document, entries, ids_with_page)
             yield file_name("series", document.series_id), text
-    yield INDEX_PAGE, _index_page(store, listed, claims, devices, documents, ids_with_page)
+    yield INDEX_PAGE, _index_page(store, listed, claims, devices, documents, ids_with_page, other_pages)
 
 
 def _record_pages(store: Store, catalog: Catalog, newest: Sequence[StoredRecord]) -> Iterator[tuple[str, str]]:
@@ -443,12 +443,14 @@ def _index_page(
     devices: Mapping[str, Sequence[StoredRecord]],
     series: Sequence[SeriesDocument],
     ids_with_page: set[str],
+    other_pages: Sequence[Link],
 ) -> str:
     """Return the page that links to all others: the newest records, and a table of claims, devices and series."""
     newest = [entry for entry in listed if entry.record_id in ids_with_page]
     lead = f"{len(listed):,} records in {store.url}: {_counts_of_verdicts(listed)}."
     lead += " The page of each device lists all of its records."
     sections: Sections = {
+        "Nodes": [Lines(tuple(other_pages))],
         "Published rows": [_group_table("claim", claims)],
         "Devices": [_group_table("device", devices)],
         "Series": [_series_table(series)],

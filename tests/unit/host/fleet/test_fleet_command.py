@@ -155,6 +155,23 @@ def test_a_damaged_record_is_noted_and_hides_nothing(store: Store, flagbench: Fl
     assert (len(document["nodes"]), len(document["notes"])) == (NODES, 1)
 
 
+def test_a_report_has_a_page_of_the_nodes(store: Store, flagbench: Flagbench, tmp_path: Path) -> None:
+    put_fleet(store, BY_NAME["one bit differs"])
+
+    assert flagbench(f"report --out {tmp_path}").code == ExitCode.OK
+
+    page = (tmp_path / "nodes.html").read_text(encoding="utf-8")
+    assert all(host_name(index) in page for index in range(NODES))
+    assert 'href="nodes.html"' in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_report_of_few_nodes_has_no_such_page(store: Store, flagbench: Flagbench, tmp_path: Path) -> None:
+    put_fleet(store, nodes=2)
+
+    assert flagbench(f"report --out {tmp_path}").code == ExitCode.OK
+    assert not (tmp_path / "nodes.html").exists()
+
+
 def test_a_record_that_cannot_be_judged_is_a_reason_to_look(store: Store, flagbench: Flagbench) -> None:
     put_fleet(store, nodes=1)
     raw = json.loads(fleet_record("forged", 20, SPREAD, gpus=1))
