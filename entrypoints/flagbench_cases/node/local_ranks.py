@@ -141,7 +141,11 @@ class LocalRanks:
 
     def stopped(self) -> dict[int, int]:
         """Process ids of the ranks that are stopped (SIGSTOP), frozen or blocked in the kernel, by rank."""
-        pids = {fact["rank"]: fact["pid"] for fact in self.facts("process")}
+        pids = {}
+        for process, reader in zip(self._processes, self._readers):
+            if process.poll() is None:  # one that is importing torch has no facts yet
+                pids[reader.rank] = process.pid
+        pids.update((fact["rank"], fact["pid"]) for fact in self.facts("process"))
         # The states of proc(5): T stopped by a signal, t by a debugger, D in an uninterruptible wait.
         return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t", "D")}
 

@@ -113,3 +113,13 @@ def test_a_rank_that_cannot_run_is_named(tmp_path, monkeypatch, state, named):
     RankSpool(str(tmp_path), 0).fact("process", pid=4711)
     monkeypatch.setattr(processes, "state", {4711: state}.get)
     assert LocalRanks(str(tmp_path), [0], 0, 1).stopped() == ({0: 4711} if named else {})
+
+
+def test_a_rank_that_stops_before_its_first_fact_is_named(started):
+    ranks = started("os.kill(os.getpid(), signal.SIGSTOP)")
+    wait_until(ranks.stopped, 30)
+    ((rank, pid),) = ranks.stopped().items()
+    assert rank == 3
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not ranks.running(), 30)
+    assert ranks.stopped() == {}
