@@ -1,10 +1,10 @@
-"""Builds Llama as the publisher uses it: Hugging Face's LlamaForCausalLM with eager attention.
+"""Builds Llama as the publisher uses it: with the parameters and results of transformers' LlamaForCausalLM.
 
 transformers 4 and 5 differ silently in the dtype of loaded weights, the attention implementation and the config key
-of the rotary base. So their defaults are not used: the parameters are created here with the requested dtype, and the
+of the rotary base. So transformers is not imported: the parameters are created here with the requested dtype, and the
 forward pass is that of the publisher's version.
 
-Shapes: B batch, T tokens, D model width, V vocabulary. transformers is imported on first use, which takes seconds.
+Shapes: B batch, T tokens, D model width, V vocabulary.
 """
 
 from __future__ import annotations
