@@ -1,6 +1,6 @@
 """The publisher's loops written a second time (tests/reenact) do the work of the cases and are compared with them.
 
-Losses, with the optimizer's settings changed so that each is felt, and operators and bytes of all six cases.
+Losses, with the optimizer's settings changed so that each is felt. `make bench` compares operators and bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import copy
 import functools
 import importlib
 import itertools
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +23,6 @@ pytest.importorskip("peft", reason="the publisher's adapters")
 from flagbench_cases.contract import INFER
 from flagbench_cases.shared.manifests import load_case, load_stack, package_of
 from flagbench_core.config import Options, merge, resolve
-from reenact import pairs, verdict
-from reenact.__main__ import parse, resolved
 from running import need_megatron
 from workloads import on_ranks, set_up
 
@@ -146,20 +143,3 @@ def test_the_same_losses_in_fp16(case: str) -> None:
     assert reenacted(case, config, weights) == pytest.approx(losses, abs=TOLERANCE["fp16"])
     faster = merge(config, {"train": {"learning_rate": 0.1}})  # not all updates were skipped
     assert reenacted(case, faster, weights) != pytest.approx(losses, abs=5e-4)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not hasattr(torch, "compile"), reason="operators are counted from torch 2 on")
-@pytest.mark.parametrize("case", CASES)
-def test_a_small_step_differs_by_the_listed_quirks_alone(case: str) -> None:
-    """In operators, bytes, bytes kept for the backward pass, and not in losses; the sizes are those of `--small`."""
-    if case in SPLIT:
-        need_megatron()
-    config = resolved(parse([case, "--small", "--stack", "cpu"]), load_case(case))
-    libraries = pairs.publisher_libraries(case)
-    if libraries is None and pairs.needs_libraries(case):
-        pytest.skip("operators are those of the publisher's library versions, which `make bench` installs")
-    made = pairs.compare(config, config, libraries, None, min(os.sched_getaffinity(0)))
-    found = verdict.judge(load_case(case), config, made, small=True)
-    assert made["largest_loss_difference"] <= verdict.LOSSES[config["precision"]]
-    assert found["faults"] == []
