@@ -30,7 +30,6 @@ OPTIONAL = (
     "torch._dynamo",  # which torch's optimizers import when they are made
     "transformers.models.llama.modeling_llama",
     "peft",
-    "accelerate",
     "sentencepiece",
     "h5py",
     "megatron.core.models.gpt.gpt_model",

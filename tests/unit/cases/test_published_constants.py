@@ -202,7 +202,6 @@ def built(case: str, folder: Path) -> nn.Module:
         return distilbert.DistilBertClassifier(distilbert.config_from({**DISTILBERT, "layers": 1}))
     if case == "glm":
         return small_glm.workload(folder).module
-    pytest.importorskip("peft")
     return lora_bench.workload(folder).module
 
 

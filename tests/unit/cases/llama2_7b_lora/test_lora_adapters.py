@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="the case needs it")
-pytest.importorskip("peft", reason="the case needs it")
-
 from flagbench_cases.cases.llama2_7b_lora import lora, model
 from flagbench_cases.cases.llama2_7b_lora.data import batch_of
 from flagbench_cases.cases.llama2_7b_lora.engine import loss_of

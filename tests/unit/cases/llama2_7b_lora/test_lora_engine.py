@@ -14,9 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="the case needs it")
-pytest.importorskip("peft", reason="the case needs it")
-
 from flagbench_cases.cases.llama2_7b_lora import engine, engine_deepspeed
 from flagbench_cases.cases.llama2_7b_lora import workload as workloads
 from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="the case needs it")
-pytest.importorskip("peft", reason="the case needs it")
-
 from flagbench_cases.cases.llama2_7b_lora import forward, lora, model
 from flagbench_cases.prepare.llama import convert, weights_format
 from flagbench_cases.prepare.writer import writing
@@ -35,8 +32,8 @@ def filled(shape: model.LlamaShape) -> Any:
 
 def test_parameters_are_those_that_peft_adds_to_transformers_model() -> None:
     """By name and order, which a checksum of them depends on; adapters begin with the same random numbers."""
-    import peft
-    import transformers
+    transformers = pytest.importorskip("transformers")
+    peft = pytest.importorskip("peft")
 
     shape = small_shape(kv_heads=2)
     sizes = {"hidden_size": shape.dim, "intermediate_size": shape.ffn, "vocab_size": shape.vocab_size}

@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="the case needs it")
-pytest.importorskip("peft", reason="the case needs it")
-
 from flagbench_cases.cases.llama2_7b_lora.data import BlockSet, MmluSet
 from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, validation_loss
 from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload

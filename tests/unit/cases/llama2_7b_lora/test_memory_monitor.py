@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers", reason="the case needs it")
-pytest.importorskip("peft", reason="the case needs it")
-
 from flagbench_cases.cases.llama2_7b_lora.memory_monitor import monitored
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, train, workload
 
