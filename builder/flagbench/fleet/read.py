@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import groupby
+from typing import NamedTuple
 
 from flagbench.accept.certificate import TIME_FORMAT
 from flagbench.errors import FlagbenchError
@@ -61,14 +63,21 @@ def read_fleet(
         )
     names = match_hosts(expected, entries.last_run_at)
     notes = list(entries.notes)
-    records = list(_read_records(store, entries.judged, catalog, notes))
-    earlier = list(_read_records(store, entries.earlier, catalog, notes))
-    runs = [_node_run(entry, record, catalog, names) for entry, record in records]
-    earlier_runs = [_node_run(entry, record, catalog, names) for entry, record in earlier]
+    runs: list[NodeRun] = []
+    own_checks: dict[str, OwnChecks] = {}
+    # Node by node: the records of all nodes together would take gigabytes of memory.
+    judged = _read_records(store, entries.judged, catalog, names, notes)
+    for host, of_host in groupby(judged, key=_host):
+        records = [read.record for read in of_host]
+        runs += [node_run(record, catalog.cases[record.case], host) for record in records]
+        own_checks[host] = _check_newest(host, records, catalog)
+    earlier = []
+    for read in _read_records(store, entries.earlier, catalog, names, notes):
+        earlier.append(node_run(read.record, catalog.cases[read.record.case], read.host))
     return FleetRuns(
         runs=runs,
-        earlier=earlier_runs,
-        own_checks=_own_checks(records, catalog, names),
+        earlier=earlier,
+        own_checks=own_checks,
         expected=expected,
         last_run_at={names.get(host, host): time for host, time in entries.last_run_at.items()},
         store=store.url,
@@ -115,11 +124,26 @@ def _days_before(time: str) -> str:
     return earlier.strftime(TIME_FORMAT)
 
 
+class _ReadRecord(NamedTuple):
+    """A record of a run on one node."""
+
+    host: str
+    """The name of the node, as it is in the list of expected nodes."""
+    record: Record
+
+
+def _host(read: _ReadRecord) -> str:
+    return read.host
+
+
 def _read_records(
-    store: Store, entries: Sequence[StoredRecord], catalog: Catalog, notes: list[str]
-) -> Iterator[tuple[StoredRecord, Record]]:
-    """Yield the records of runs on one node. Adds a sentence to `notes` for each that cannot be judged."""
-    for entry, content in store.read_all(entries):
+    store: Store, entries: Sequence[StoredRecord], catalog: Catalog, names: Mapping[str, str], notes: list[str]
+) -> Iterator[_ReadRecord]:
+    """Yield the records of runs on one node, node by node. Adds a sentence to `notes` for each that cannot be judged.
+
+    `names` has the name of each expected node by the name in its records.
+    """
+    for entry, content in store.read_all(sorted(entries, key=_host_in_record)):
         try:
             if isinstance(content, FlagbenchError):
                 raise content
@@ -127,38 +151,26 @@ def _read_records(
         except FlagbenchError as error:
             notes.append(f"{entry.location}: {error.message}")
             continue
+        host = _host_in_record(entry)
         if record.case not in catalog.cases:
             notes.append(f"{entry.location}: this flagbench does not know the case '{record.case}'")
         elif record.system.nodes == 1:
-            yield entry, record
+            yield _ReadRecord(names.get(host, host), record)
 
 
-def _host(entry: StoredRecord, names: Mapping[str, str]) -> str:
-    """The name of the node of a record, as it is in the list of expected nodes."""
+def _host_in_record(entry: StoredRecord) -> str:
+    """The name of the node as the record has it."""
     assert entry.summary is not None  # other entries were not chosen
     assert entry.summary.host is not None
-    return names.get(entry.summary.host, entry.summary.host)
+    return entry.summary.host
 
 
-def _node_run(entry: StoredRecord, record: Record, catalog: Catalog, names: Mapping[str, str]) -> NodeRun:
-    return node_run(record, catalog.cases[record.case], _host(entry, names))
-
-
-def _own_checks(
-    records: Sequence[tuple[StoredRecord, Record]], catalog: Catalog, names: Mapping[str, str]
-) -> dict[str, OwnChecks]:
-    """The checks of each node, by its name, from the newest record of each of its cases."""
-    newest_by_host: dict[str, dict[str, Record]] = {}
-    for entry, record in records:
-        newest = newest_by_host.setdefault(_host(entry, names), {})
-        run = f"{record.case}:{record.stack}"
-        if run not in newest or newest[run].created_at < record.created_at:
-            newest[run] = record
-    own_checks = {}
-    for host, newest in newest_by_host.items():
-        try:
-            own_checks[host] = check_node(host, [*newest.values()], catalog)
-        except FlagbenchError as error:
-            finding = Finding(host, Action.LOOK, Source.OWN_CHECKS, error.message)
-            own_checks[host] = OwnChecks((finding,))
-    return own_checks
+def _check_newest(host: str, records: Sequence[Record], catalog: Catalog) -> OwnChecks:
+    """The checks of one node from the newest record of each of its cases."""
+    newest: dict[str, Record] = {}
+    for record in sorted(records, key=lambda record: record.created_at):
+        newest[f"{record.case}:{record.stack}"] = record
+    try:
+        return check_node(host, [*newest.values()], catalog)
+    except FlagbenchError as error:
+        return OwnChecks((Finding(host, Action.LOOK, Source.OWN_CHECKS, error.message),))
