@@ -129,6 +129,23 @@ def _device(device: DeviceModel, stacks: Collection[Stack]) -> list[str]:
     return row
 
 
+_CONSEQUENCE_TEXTS = {
+    Consequence.INVALID: "`INVALID`",
+    Consequence.DOUBT: "`INCONCLUSIVE`, where a slower run would have another verdict",
+    Consequence.QUALIFIER: "a qualifier of the verdict",
+}
+"""What a finding does to the verdict, as the page says it."""
+_NEEDS_TEXTS = {
+    Needs.RECORD: "any record",
+    Needs.RUN: "a run that ended well",
+    Needs.EVIDENCE: "its evidence",
+    Needs.SAMPLE: "the runs of one side",
+    Needs.CLAIM: "a claim",
+    Needs.BOTH: "both sides",
+}
+"""What rules look at, as the page says it."""
+
+
 def _rules() -> Iterator[str]:
     yield "## Rules of a verdict\n"
     yield (
@@ -141,5 +158,5 @@ def _rules() -> Iterator[str]:
             if rule.needs is needs:
                 groups.setdefault((rule.consequence, needs), []).append(rule)
     for (consequence, needs), rules in groups.items():
-        yield f"Rules about {needs.value}. What follows: {consequence.value}.\n"
+        yield f"Rules about {_NEEDS_TEXTS[needs]}. What follows: {_CONSEQUENCE_TEXTS[consequence]}.\n"
         yield table(("rule", "what it is for", "allows"), [(f"`{r.id}`", r.why, r.tolerance) for r in rules])

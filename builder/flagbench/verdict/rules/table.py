@@ -1,7 +1,7 @@
 """The type of a rule, the table of all rules, and the decorator that adds a function to it.
 
-`rules.record` and `rules.comparison` define the rules, and `rules.apply` runs them. The reference page of the
-documentation is generated from the table.
+The modules `rules.record` and `rules.comparison` define the rules. The function `apply` of the package runs them. The
+reference page of the documentation is generated from the table.
 """
 
 from __future__ import annotations
@@ -13,32 +13,43 @@ from msgspec import Struct
 
 
 class Consequence(str, Enum):
-    """What a finding of a rule does to the verdict, as the documentation says it."""
+    """What a finding of a rule does to the verdict."""
 
-    INVALID = "`INVALID`"
-    DOUBT = "`INCONCLUSIVE`, where a slower run would have another verdict"
-    QUALIFIER = "a qualifier of the verdict"
+    INVALID = "invalid"
+    """The verdict is INVALID."""
+    DOUBT = "doubt"
+    """The verdict is INCONCLUSIVE if a slower run would have another verdict."""
+    QUALIFIER = "qualifier"
+    """The verdict stays, and the finding is listed with it."""
 
 
 class Needs(str, Enum):
-    """What a rule looks at, as the documentation says it. It decides with which arguments `find` is called."""
+    """What a rule looks at. It decides when and with which arguments its function is called, see `Find`."""
 
-    RECORD = "any record"
-    """Called with a Subject, whatever its status."""
-    RUN = "a run that ended well"
-    """Called with a Subject whose status is `ok`."""
-    EVIDENCE = "its evidence"
-    """Called with a Subject whose status is `ok`, and its evidence as a Section."""
-    SAMPLE = "the runs of one side"
-    """Called with the Subjects of one side, the Compared metric and the Verification."""
-    CLAIM = "a claim"
-    """Called with the Compared metric and the Verification, which has a claim."""
-    BOTH = "both sides"
-    """Called with the Verification."""
+    RECORD = "record"
+    """Any record, whatever its status."""
+    RUN = "run"
+    """A record whose status is `ok`."""
+    EVIDENCE = "evidence"
+    """A record whose status is `ok`, and its evidence: the step times of its ranks."""
+    SAMPLE = "sample"
+    """One metric and the runs of one side of the comparison."""
+    CLAIM = "claim"
+    """One metric that is compared with a claim."""
+    BOTH = "both"
+    """The runs of both sides, once for all metrics."""
 
 
 Find = Callable[..., Iterable[str]]
-"""The function of a rule: it yields one message, with both values, for each problem that it finds."""
+"""The function of a rule: it yields one message for each problem that it finds, with the values that contradict.
+
+Its arguments by what the rule needs:
+- RECORD and RUN: `(subject: Subject)`
+- EVIDENCE: `(subject: Subject, section: Section)`
+- SAMPLE: `(subjects: Sequence[Subject], compared: Compared, verification: Verification)`
+- CLAIM: `(compared: Compared, verification: Verification)`, where `verification.claim` is not None
+- BOTH: `(verification: Verification)`
+"""
 
 
 class Rule(Struct, frozen=True):
@@ -46,12 +57,12 @@ class Rule(Struct, frozen=True):
 
     id: str
     needs: Needs
-    consequence: Consequence
     why: str
     """The broken tool, wrong set-up or sick machine that an honest user could have."""
-    find: Find
-    tolerance: str = ""
+    tolerance: str
     """The difference that the rule allows, and where that number comes from; empty if it allows none."""
+    consequence: Consequence
+    find: Find
 
 
 RULES: dict[str, Rule] = {}
@@ -59,12 +70,17 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(
-    name: str, needs: Needs, why: str, tolerance: str = "", consequence: Consequence = Consequence.INVALID
+    rule_id: str, needs: Needs, why: str, tolerance: str = "", consequence: Consequence = Consequence.INVALID
 ) -> Callable[[Find], Find]:
-    """Return a decorator that adds a function to the table as the `find` of the rule `name`."""
+    """Return a decorator that adds a function to the table as the `find` of a rule; the arguments are its fields.
+
+    The decorator raises ValueError if the table has a rule with that id.
+    """
 
     def add_to_table(find: Find) -> Find:
-        RULES[name] = Rule(name, needs, consequence, why, find, tolerance)
+        if rule_id in RULES:
+            raise ValueError(f"two rules have the id {rule_id}")
+        RULES[rule_id] = Rule(rule_id, needs, why, tolerance, consequence, find)
         return find
 
     return add_to_table

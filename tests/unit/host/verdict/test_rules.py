@@ -16,7 +16,8 @@ from flagbench.records.read import read_record
 from flagbench.verdict import Verdict
 from flagbench.verdict.derivation import Unknown, derived_conditions
 from flagbench.verdict.recompute import recompute
-from flagbench.verdict.rules import RULES, Consequence, check_record
+from flagbench.verdict.rules import RULES, Consequence, Needs, check_record
+from flagbench.verdict.rules.table import rule
 from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
 from flagbench_core.config import digest as config_digest
@@ -393,6 +394,12 @@ def test_a_rule_on_evidence_finds_what_it_is_for(rule: str, claim: str, edit: Ed
     assert subject.differences == ()
     assert rule in [finding.rule for finding in check_record(subject)]
     assert verified(raw, claim=claim).verdict is Verdict.INVALID
+
+
+def test_two_rules_with_one_id() -> None:
+    add = rule("run-ended", Needs.RECORD, "")
+    with pytest.raises(ValueError, match="run-ended"):
+        add(lambda subject: ())
 
 
 def test_every_rule_on_a_record_is_shown_here() -> None:
