@@ -10,6 +10,7 @@ import sys
 from typing import Any, Callable, NamedTuple
 
 from flagbench_cases.node import background
+from flagbench_cases.node.progress import say
 from flagbench_cases.record import assemble, stores
 from flagbench_cases.record.stores import Bundle
 from flagbench_cases.record.unsent import Unsent
@@ -122,7 +123,7 @@ class Delivery:
             if required:
                 self.fail(error)
             else:
-                background.say(f"warning: nothing is kept for a later upload: {error.message}")
+                say(f"warning: nothing is kept for a later upload: {error.message}")
             return None
 
     def _keep(self, line: str | None) -> bool:
@@ -166,7 +167,7 @@ class Delivery:
             return self._try(put)
         where = self._try(lambda: self._uploaded(put, target.name))
         if where:
-            background.say(f"stored {where}")
+            say(f"stored {where}")
         return where
 
     def _uploaded(self, put: Callable[[], str], name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from flagbench_cases.node import background, cli, network, rendezvous, supervisor
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
 from flagbench_cases.node.placement import Placement, likely_node
+from flagbench_cases.node.progress import say
 from flagbench_cases.node.request import Request, refuse_removed_folder, resolve, unresolved
 from flagbench_cases.record import answer, bundle, termination
 from flagbench_cases.record import assemble as records
@@ -179,7 +180,7 @@ def finish(attempt: Attempt, outcome: Outcome) -> int:
     attempt.disconnect()
     if LAUNCHER not in os.environ:
         for line in answer.lines(record, attempt.request.gate):  # last: on a terminal the record fills the screen
-            background.say(line)
+            say(line)
     return code
 
 
@@ -236,7 +237,7 @@ def execute(
         }
         outcome = run.execute(request.config_digest or "", folders, request.run_id, request.roofs)
         if outcome.exit_code == ExitCode.WRONG_HARDWARE and attempt.targets.store is not None:
-            background.say("nothing is stored: nothing was run on this hardware")
+            say("nothing is stored: nothing was run on this hardware")
             attempt.targets = attempt.targets._replace(store=None)
         attempt.collect(run)
         return outcome

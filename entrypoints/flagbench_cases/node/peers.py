@@ -230,10 +230,10 @@ class Peers:
     def wait_for_interruption(self, interruption: Interruption) -> bool:
         """Wait NODE_SKEW_SECONDS for this node to be interrupted, as another one was. Returns whether it was."""
         deadline = time.monotonic() + NODE_SKEW_SECONDS
-        while not interruption and time.monotonic() < deadline:
+        while not interruption.received and time.monotonic() < deadline:
             self.poll()
             time.sleep(0.02)
-        return bool(interruption)
+        return interruption.received
 
     # -- shutdown --------------------------------------------------------------------------------------------
 

@@ -22,6 +22,12 @@ LAUNCH = Heartbeat("launch", 0, 0, 0, float("nan"), 0)
 """The phase before rank 0 has started."""
 
 
+def say(text: str) -> None:
+    """Print a line on stderr, such as what this node waits for or where it stored its results."""
+    sys.stderr.write(f"flagbench: {text}\n")
+    sys.stderr.flush()
+
+
 class Bar:
     """Displays rank 0's progress, with the time since this object was created."""
 

@@ -13,10 +13,10 @@ import socket
 import time
 from typing import Any, NamedTuple
 
-from flagbench_cases.node import background
 from flagbench_cases.node.network import free_port
 from flagbench_cases.node.peers import READ_SECONDS, NodeReport, Peers, node_name, parse_report
 from flagbench_cases.node.placement import Placement
+from flagbench_cases.node.progress import say
 from flagbench_cases.node.wire import Connection, connect_async, listen, printable, wait
 from flagbench_cases.record.evidence import Outcome
 from flagbench_cases.record.request import RECORD_ID
@@ -65,7 +65,7 @@ def report_failure(placement: Placement, host: str, outcome: Outcome, interrupti
     deadline = Deadline(REPORT_FAILURE_SECONDS, interruption)
     me = NodeInfo(host, "", None, {})
     report = NodeReport(placement.node_rank, host, outcome)
-    background.say(f"{outcome.reason}; reporting this to the other nodes for at most {REPORT_FAILURE_SECONDS:.0f} s")
+    say(f"{outcome.reason}; reporting this to the other nodes for at most {REPORT_FAILURE_SECONDS:.0f} s")
     try:
         if placement.node_rank:
             Client(placement, me, deadline).report_failure(report)
@@ -86,19 +86,19 @@ class Deadline:
 
     def expired(self) -> bool:
         """Whether the limit is reached or a signal was received."""
-        return bool(self._interruption) or time.monotonic() - self._began > self.seconds
+        return self._interruption.received or time.monotonic() - self._began > self.seconds
 
     def check(self, status: str, remedy: str) -> None:
         """Report what this node waits for. Raises CaseError: INTERRUPTED after a signal, TIMEOUT at the
         limit."""
         elapsed = time.monotonic() - self._began
-        if self._interruption:
+        if self._interruption.received:
             raise CaseError(self._interruption.reason, "run again", ExitCode.INTERRUPTED)
         if elapsed > self.seconds:
             raise CaseError(f"{status}: gave up after {elapsed:.0f} s", remedy, ExitCode.TIMEOUT)
         if time.monotonic() - self._reported >= REPORT_SECONDS:
             self._reported = time.monotonic()
-            background.say(f"{status} ({elapsed:.0f} s of at most {self.seconds:.0f} s); {remedy}")
+            say(f"{status} ({elapsed:.0f} s of at most {self.seconds:.0f} s); {remedy}")
 
 
 class Connector:

@@ -15,12 +15,11 @@ import time
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from flagbench_cases.node import peers
-from flagbench_cases.node.background import say
 from flagbench_cases.node.local_ranks import LocalRanks, has_started, is_done
 from flagbench_cases.node.network import free_port, interface_towards
 from flagbench_cases.node.outcome import RankEnd, may_be_secondary, outcome_of
 from flagbench_cases.node.placement import Placement
-from flagbench_cases.node.progress import Bar
+from flagbench_cases.node.progress import Bar, say
 from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
 from flagbench_cases.shared import processes, tf32_environment, user_home
 from flagbench_cases.shared.errors import CaseError, system_error
@@ -297,7 +296,7 @@ class Run:
         released = False
         done = Lasting()
         while self.ranks.running():
-            if self.interruption:
+            if self.interruption.received:
                 return self._interrupted()
             elsewhere = self._failed_elsewhere()
             if elsewhere is not None:
@@ -353,9 +352,9 @@ class Run:
         """
         signalled = any(-end.code in SIGNALS for end in self._ends)
         deadline = time.monotonic() + SIGNAL_SKEW_SECONDS
-        while signalled and not self.interruption and time.monotonic() < deadline:
+        while signalled and not self.interruption.received and time.monotonic() < deadline:
             time.sleep(0.02)
-        return bool(self.interruption) and bool(self._ends)
+        return self.interruption.received and bool(self._ends)
 
     def _failed_elsewhere(self) -> Outcome | None:
         """The outcome caused by another node; None while no node has failed."""

@@ -46,7 +46,7 @@ def run(plan: dict[str, Any], interruption: Interruption, doing: str) -> dict[st
             with open(os.path.join(folder, PLAN), "w", encoding="utf-8") as file:
                 json.dump(plan, file)
             code = _run_child(folder, interruption)
-            if interruption:
+            if interruption.received:
                 raise CaseError(interruption.reason, "run again; what was finished is kept", ExitCode.INTERRUPTED)
             if code:
                 memory_killed = kills_before is not None and (processes.oom_kills() or 0) > kills_before
@@ -107,7 +107,7 @@ def _run_child(folder: str, interruption: Interruption) -> int:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(timeout=POLL_SECONDS)
-            if interruption:
+            if interruption.received:
                 child.kill()
                 return child.wait()
     finally:

@@ -23,7 +23,7 @@ COPY_SECONDS = 0.1
 
 
 class Interruption:
-    """Truthy after a signal was received; a second one raises KeyboardInterrupt, to end immediately.
+    """Records the first signal that asks this process to stop; a second one raises KeyboardInterrupt.
 
     A signal that the caller ignores stays ignored, such as SIGHUP under nohup.
     """
@@ -76,7 +76,9 @@ class Interruption:
         signal.signal(signal.SIGALRM, leave)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
-    def __bool__(self) -> bool:
+    @property
+    def received(self) -> bool:
+        """Whether a signal was received."""
         return self.number is not None
 
     @property
