@@ -58,16 +58,17 @@ class AcceptanceLimit:
     source: SourceText
     """Where the limit comes from, or that it is an assumption."""
     inconclusive_below: Share
-    """The ratio from which on the number passes. Below it, the check is inconclusive."""
+    """Below this ratio the check is inconclusive; from it on the check passes."""
     fail_below: Share | None = None
-    """The ratio below which the check fails, and the machine should be taken out of service. Null if this number
-    alone never fails an acceptance."""
+    """Below this ratio the check fails, and the machine should be taken out of service. Null if this number alone
+    never fails an acceptance."""
     min_sessions: PositiveCount = 1
     """The number of earlier sessions of this machine that the limit requires. With fewer, it does not apply."""
     devices: PositiveCount | None = None
     """The number of devices on one node for which the limit applies; null if it applies for any number."""
     value: PositiveNumber | None = None
-    """The reference in FLOP/s or B/s, if it is one number for a device model; else null."""
+    """The reference itself, in FLOP/s or B/s, if `against` is `sound` or `link` and a device model has one such
+    number. Null if the number is found elsewhere, such as in the datasheet or in an earlier run."""
     seen: SoundDevices | None = None
     """The ratios that sound devices reached; null if no sound device was measured."""
     processor: bool = False
@@ -81,19 +82,21 @@ class LimitOverride:
     source: SourceText
     """Where the limit for this model comes from."""
     inconclusive_below: Share | None = None
-    """The ratio from which on the number passes."""
+    """Below this ratio the check is inconclusive; from it on the check passes."""
     fail_below: Share | None = None
-    """The ratio below which the check fails."""
+    """Below this ratio the check fails."""
     value: PositiveNumber | None = None
-    """The reference for this model, in FLOP/s or B/s."""
+    """The reference itself for this model, in FLOP/s or B/s."""
     seen: SoundDevices | None = None
     """The ratios that sound devices of this model reached."""
 
 
 @dataclass(frozen=True)
 class NodeLimit:
-    """The limits for one kind of measurement in a comparison of nodes, as ratios of the number of one node to the
-    middle of those of the other nodes."""
+    """The limits for one kind of measurement in a comparison of nodes.
+
+    Limits are ratios: the number of one node, divided by the middle of the numbers of all nodes.
+    """
 
     kind: Kind
     """The kind of measurement, as in a limit of an acceptance."""
@@ -102,7 +105,7 @@ class NodeLimit:
     drain_below: Share
     """The ratio below which a node is to be drained, if neither the spread nor a disturbance explains it."""
     least_spread: Share
-    """The least spread between nodes that is assumed, relative to their middle."""
+    """The spread between nodes, relative to their middle, that is assumed if the measured spread is smaller."""
     source: SourceText
     """Where the limits come from, or that they are an assumption."""
     processor: bool = False
@@ -111,16 +114,18 @@ class NodeLimit:
 
 @dataclass(frozen=True)
 class NodesLimits:
-    """How nodes are compared with each other by `flagbench fleet`."""
+    """How `flagbench fleet` compares the nodes of a fleet with each other."""
 
     min_nodes: PositiveCount
     """The fewest nodes whose numbers are compared with each other."""
     false_alarms: Share
     """The share of fleets of sound nodes in which a node may be named by chance."""
     slowest_of_several: PositiveNumber
-    """The factor of the limit, in spreads, for the number of the slowest of several devices."""
+    """The factor by which the slowest of a node's devices may be further below the middle, in spreads, than a number
+    of the whole node. The slowest of several devices varies more from node to node."""
     drain_fewer_devices: Share
-    """The share of nodes with the same number of devices from which a node with fewer devices is to be drained."""
+    """The share of the fleet that must have the same number of devices before a node with fewer is to be drained. If
+    fewer nodes agree, the node is only named."""
     source: SourceText
     """Where these numbers come from, or that they are assumptions."""
     limits: tuple[NodeLimit, ...]
@@ -136,7 +141,7 @@ class NodesLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitsManifest(Manifest):
-    """All limits of an acceptance, for devices whose manifest does not override them, and those between nodes."""
+    """The limits of acceptances, which the manifest of a device can override, and those between nodes."""
 
     VERSION: ClassVar[str] = "limits/v1"
 
