@@ -265,12 +265,15 @@ class ImageBuilder:
         stack_image = None
         if tier.stack_tag is not None:
             stack_image = self._engine.inspect(tier.stack_tag)
-        # An earlier image of the stack may still have its fixed tag after the moving tags went to another one.
-        for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
+        candidates = [tier.tags[0]]
+        if tier.digest_tag is not None:
+            # An earlier image of the stack may still have it after the moving tags went to another image.
+            candidates.append(tier.digest_tag)
+        for tag in candidates:
             image = self._engine.inspect(tag)
             if image is None or self._options.source_url not in (None, image.labels.get(SOURCE_LABEL)):
                 continue
-            if tier.is_made_by(image, stack_image, self._revision):
+            if tier.matches(image, stack_image, self._revision):
                 for name in tier.tags:
                     self._engine.tag(image.id, name)
                 return TierResult(tier, image.id, skipped=True)
@@ -296,14 +299,14 @@ class ImageBuilder:
         build_args = dict(tier.build_args)
         if self._revision is not None and not tier.is_stack:
             build_args["FLAGBENCH_COMMIT"] = self._revision
-        if tier.compiles:
-            build_args["MAX_JOBS"] = str(compiler_jobs(self._engine.resources(), tier.compiles))
+        if tier.compiled_packages:
+            build_args["MAX_JOBS"] = str(compiler_jobs(self._engine.resources(), tier.compiled_packages))
             if not self._options.no_cache:
                 build_args["BASE_DIGEST"] = tier.base.identity
-        if self._options.base is not None and tier.lock.toolkit and (tier.is_stack or tier.compiles):
+        if self._options.base is not None and tier.lock.toolkit and (tier.is_stack or tier.compiled_packages):
             build_args["TOOLKIT"] = tier.base.reference
         inputs: Mapping[str, Path | bytes] = {}
-        if tier.installs:
+        if tier.installs_packages:
             inputs = make_inputs(self._options, tier.lock)
         return BuildRequest(
             context=context_tar(tier.directory, inputs),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from flagbench.image_reference import is_ours, parse_reference
+from flagbench.image_reference import is_ours, parse_reference, try_parse_reference
 from flagbench.images.docker_api import describe_address, engine_errors, open_client
 from flagbench.images.docker_errors import (
     BUILD,
@@ -49,7 +49,8 @@ class BuildRequest:
 
     context: Iterable[bytes]
     """Chunks of an uncompressed tar with a `Dockerfile` at its root and no PAX headers; read once, while sent."""
-    tags: Sequence[str] = ()
+    tags: Sequence[str]
+    """The names that the image gets, at least one; the first is its main name, which errors mention."""
     build_args: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     platform: str | None = None
@@ -65,8 +66,8 @@ class ImageInfo:
     """An image that the engine has."""
 
     id: str
-    """`sha256:<64 hex>`: the digest of its configuration; of its manifest, if the engine uses the containerd image
-    store instead of the classic one."""
+    """`sha256:<64 hex>`. With the classic image store it is the digest of the image's configuration. With the
+    containerd image store it is the digest of its manifest."""
     labels: Mapping[str, str]
     layers: tuple[str, ...]
     """The diff id of each layer, `sha256:<64 hex>` of its uncompressed tar, lowest layer first."""
@@ -200,10 +201,11 @@ class DockerEngine:
                     reason = redact(" ".join(str(problem).split()))
                     raise EngineError(f"the engine could not load an image: {reason}", remedy=_LOAD_REMEDY)
 
-    def names_configurations(self) -> bool:
-        """Whether the ids of its images are the digests of their configurations, as with the classic image store.
+    def has_classic_image_store(self) -> bool:
+        """Ask whether the engine uses the classic image store, and not the containerd image store.
 
-        With the containerd image store they are the digests of manifests.
+        It decides what an image's id is (`ImageInfo.id`), and whether an image can be loaded without the layers that
+        the engine has.
         """
         storage = str(self._info().get("DriverStatus") or "")
         return "io.containerd.snapshotter" not in storage
@@ -252,7 +254,9 @@ class DockerEngine:
         error_type: type[BuildFailed | EngineError],
         *,
         show: TextIO | None,
-        **options: Any,
+        environment: Mapping[str, str] = os.environ,
+        content: Iterable[bytes] | None = None,
+        secrets: Sequence[str] = (),
     ) -> list[str]:
         """Run a docker command, and return the last lines that it printed.
 
@@ -262,12 +266,14 @@ class DockerEngine:
             patterns: the causes that an error of the command may have.
             error_type: the type of the error.
             show: gets what the command prints; None: an error repeats the last lines.
-            options: further options of `run_docker`.
+            environment: the environment of the command.
+            content: chunks of its standard input.
+            secrets: texts that are replaced in its output.
 
         Raises `error_type` if the command fails, and EngineError if it cannot use the engine.
         """
         docker = find_docker(builds=words[0] == "build")
-        result = run_docker([docker, *words], show=show, **options)
+        result = run_docker([docker, *words], environment, content=content, show=show, secrets=secrets)
         if result.code == 0:
             return result.lines
         reason = find_reason(result.lines)
@@ -276,9 +282,7 @@ class DockerEngine:
                 f"{docker} cannot use the engine at {describe_address()}: {reason}",
                 remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
             )
-        host = image.partition("/")[0]
-        problem = match_pattern(patterns, "\n".join(result.lines), reason=reason, host=host)
-        assert problem is not None, "the last pattern is in every text"
+        problem = match_pattern(patterns, "\n".join(result.lines), reason=reason, host=_registry_host(image))
         message = f"cannot {words[0]} {image}: {problem.cause}"
         if show is None:
             message = "\n  | ".join([message, *result.lines[-_SHOWN_LINES:]])
@@ -291,6 +295,14 @@ def open_engine() -> DockerEngine:
     Raises EngineError if no engine answers, or if it may not be used or is too old.
     """
     return DockerEngine(open_client())
+
+
+def _registry_host(image: str) -> str:
+    """Return the host of the registry that an image's reference names, as `docker login` takes it."""
+    reference = try_parse_reference(image)
+    if reference is None or not reference.host:
+        return "docker.io"
+    return reference.host
 
 
 def _build_options(request: BuildRequest, proxies: Iterable[str]) -> list[str]:

@@ -110,7 +110,7 @@ BUILD = (
         "", "{reason}", "see the step's output; `flagbench render` writes the Dockerfile and all that it copies"
     ),
 )
-"""The causes of errors of `docker build`. The first pattern that matches counts, here and in the other two: a symptom
+"""The causes of errors of `docker build`. The first pattern that matches counts, here, in PULL and in PUSH: a symptom
 that several causes share comes after all of them, and the last pattern matches every text."""
 PULL = (_DISK, _OTHER_PLATFORM, _PRIVATE, ErrorPattern("", "{reason}", _OTHER_BASE_REMEDY))
 """The causes of errors of `docker pull`."""
@@ -134,11 +134,19 @@ def find_reason(lines: Sequence[str]) -> str:
     return "docker gives no reason"
 
 
-def match_pattern(patterns: Iterable[ErrorPattern], text: str, **words: str) -> ErrorPattern | None:
-    """Find the first of the patterns that matches somewhere in a text; None if none does.
+def match_pattern(patterns: Iterable[ErrorPattern], text: str, **words: str) -> ErrorPattern:
+    """Find the first of the patterns that matches somewhere in a text; the last has to match every text.
 
     The fields in its cause and remedy are filled with the groups that matched and with `words`.
     """
+    pattern = try_match_pattern(patterns, text, **words)
+    if pattern is None:
+        raise ValueError("the last pattern does not match every text")
+    return pattern
+
+
+def try_match_pattern(patterns: Iterable[ErrorPattern], text: str, **words: str) -> ErrorPattern | None:
+    """Find the first of the patterns that matches, filled as by `match_pattern`; None if no pattern matches."""
     for pattern in patterns:
         match = re.search(pattern.pattern, text, re.MULTILINE)
         if match is None:

@@ -163,7 +163,7 @@ def _find_in_engine(engine: DockerEngine, name: str, manifest: ImageManifest, co
     With the containerd image store the id of an image is not the digest of its configuration. There the image with
     the same name, layers and labels is taken.
     """
-    if engine.names_configurations():
+    if engine.has_classic_image_store():
         return engine.inspect(manifest.config.digest)
     image = engine.inspect(name)
     if image is None or image.layers != tuple(config.rootfs.diff_ids):
@@ -175,7 +175,7 @@ def _find_in_engine(engine: DockerEngine, name: str, manifest: ImageManifest, co
 
 def _count_present_layers(engine: DockerEngine, diff_ids: tuple[str, ...]) -> int:
     """Count the lowest layers that another image of the engine has: those need not be loaded."""
-    if not engine.names_configurations():
+    if not engine.has_classic_image_store():
         return 0  # The containerd image store needs every layer in compressed form, too.
     most = 0
     for image in engine.images():

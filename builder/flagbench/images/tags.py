@@ -21,19 +21,32 @@ from flagbench.manifests.stack import Stack
 from flagbench_core import __version__
 
 CONTEXT_LABEL = "dev.flagbench.context"
-"""`sha256:<64 hex>` over all that decides what the image is. All copies of an image have the same one."""
+"""The context digest, `sha256:<64 hex>` over all that decides what the image is. All copies of an image have it."""
 BASE_LABEL = "dev.flagbench.base"
-"""`sha256:<64 hex>`: of the base's manifest if a registry gave one, else the engine's id of the base."""
+"""`sha256:<64 hex>`: the digest of the base's manifest if a registry gave one, else the engine's id of the base."""
 LOCK_LABEL = "dev.flagbench.lock"
+"""`sha256:<64 hex>`: the digest of the stack's lock."""
 STACK_LABEL = "dev.flagbench.stack"
+"""The name of the stack."""
 CASE_LABEL = "dev.flagbench.case"
+"""The name of the case; absent from a stack's image."""
+TITLE_LABEL = "org.opencontainers.image.title"
+"""The titles of the case and the stack, for people."""
+VERSION_LABEL = "org.opencontainers.image.version"
+"""The version of flagbench."""
 CREATED_LABEL = "org.opencontainers.image.created"
+"""The time of the build, RFC 3339 in UTC."""
 REVISION_LABEL = "org.opencontainers.image.revision"
+"""The commit of flagbench; empty if it is not known."""
 BASE_NAME_LABEL = "org.opencontainers.image.base.name"
+"""The reference of the base, without a digest."""
 BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
-"""`sha256:<64 hex>` of the base's manifest in its registry; absent if no registry is known to have it."""
+"""`sha256:<64 hex>`: the digest of the base's manifest in its registry; absent or empty if no registry is known to
+have it."""
 SOURCE_LABEL = "org.opencontainers.image.source"
+"""The URL of the source code; absent unless the user names one."""
 LICENSES_LABEL = "org.opencontainers.image.licenses"
+"""The licence of flagbench's own code, `LICENSE`."""
 LICENSE = "Apache-2.0"
 """The licence of flagbench's own code, an SPDX expression. The base and the packages have their own licences."""
 
@@ -71,6 +84,8 @@ class Tier:
     """`sha256:<64 hex>` over all that decides what the image is; its label dev.flagbench.context."""
     tags: tuple[str, ...]
     """The names of the image, `repository:tag`; the first is its main name."""
+    digest_tag: str | None
+    """The one of `tags` that contains the context digest; None for the case's tier, which has no such tag."""
     build_args: Mapping[str, str]
     labels: Mapping[str, str]
     platform: str
@@ -78,10 +93,10 @@ class Tier:
     base: BaseImage
     lock: Lock
     """The part of the stack's lock that it installs: in a case's tier nothing, or what only that case needs."""
-    compiles: int = 0
-    """How many packages are compiled, each in a stage of its own, all in parallel."""
+    compiled_packages: int = 0
+    """The number of packages that are compiled, each in a stage of its own, all in parallel."""
     stack_tag: str | None = None
-    """The tag of the stack's image that a case's is built on; None for the stack's tier."""
+    """The `digest_tag` of the stack's image that a case's image is built on; None for the stack's tier."""
 
     @property
     def name(self) -> str:
@@ -94,28 +109,19 @@ class Tier:
         return self.stack_tag is None
 
     @property
-    def installs(self) -> bool:
+    def installs_packages(self) -> bool:
         """Whether packages are installed in it."""
         return self.is_stack or bool(self.lock.entries or self.lock.unresolved)
 
-    @property
-    def fixed_tag(self) -> str:
-        """The tag with a stack's context digest, by which the case's tier names it; of a case its main name.
-
-        The same inputs do not make the same bytes, so a build without the cache moves the tag to another image.
-        """
-        if self.is_stack:
-            return self.tags[-1]
-        return self.tags[0]
-
-    def is_made_by(self, image: ImageInfo, stack_image: ImageInfo | None, revision: str | None) -> bool:
+    def matches(self, image: ImageInfo, stack_image: ImageInfo | None, revision: str | None) -> bool:
         """Whether an image is the one that a build of this tier would make.
 
-        Its label has to be this tier's digest. For a case's image two things more are compared. Its lowest layers
-        have to be those of the stack's image, as that has the same label after it was built again without the cache.
-        Its commit has to be this flagbench's, because it contains our code.
+        Its label has to be this tier's digest. For a case's image the label alone is not enough: a stack that was
+        built again without the cache keeps its label, but has other layers. So the lowest layers of a case's image
+        have to be those of the stack's image. Its commit has to be this flagbench's, because it contains our code.
 
         Args:
+            image: an image that the engine has.
             stack_image: the stack's image that the engine has; None for the stack's tier, or if the engine has none:
                 then layers are not compared, as a case's image is complete by itself.
             revision: the commit of this flagbench; None if it is not known: then commits are not compared.
@@ -131,15 +137,17 @@ class Tier:
 
 def stack_tier(stack: Stack, directory: BuildDirectory, lock: Lock, base: BaseImage) -> Tier:
     """Describe the stack's image, in which everything is installed that all its cases need."""
-    digest = _context_digest(directory, base, stack.platform, None)
+    digest = _context_digest(directory, base, stack.platform, stack_digest=None)
+    digest_tag = _digest_tag(stack, digest)
     return Tier(
         directory=directory,
         digest=digest,
         tags=(
             image_of("stack", stack.name),
             image_of("stack", stack.name, TAG_VERSION),
-            f"{LOCAL}/stack:{stack.name}-{digest.removeprefix('sha256:')[:SHORT_DIGEST]}",
+            digest_tag,
         ),
+        digest_tag=digest_tag,
         build_args={"BASE": base.reference},
         labels=_labels(stack.title, stack, lock, base, digest),
         platform=stack.platform,
@@ -152,13 +160,15 @@ def case_tier(
     case: Case, stack: Stack, directory: BuildDirectory, lock: Lock, base: BaseImage, tier_of_stack: Tier
 ) -> Tier:
     """Describe the case's image on the stack's: the code, and packages that only this case needs."""
-    digest = _context_digest(directory, base, stack.platform, tier_of_stack.digest)
+    digest = _context_digest(directory, base, stack.platform, stack_digest=tier_of_stack.digest)
+    stack_tag = _digest_tag(stack, tier_of_stack.digest)
     names = dict.fromkeys([stack.name, f"{stack.name}-{TAG_VERSION}", *stack.aliases])
     return Tier(
         directory=directory,
         digest=digest,
         tags=tuple(image_of(case.name, name) for name in names),
-        build_args={"STACK_IMAGE": tier_of_stack.fixed_tag, "FLAGBENCH_CONTEXT_DIGEST": digest},
+        digest_tag=None,
+        build_args={"STACK_IMAGE": stack_tag, "FLAGBENCH_CONTEXT_DIGEST": digest},
         labels={
             **_labels(f"{case.title} on {stack.title}", stack, lock, base, digest),
             CASE_LABEL: case.name,
@@ -166,12 +176,20 @@ def case_tier(
         platform=stack.platform,
         base=base,
         lock=select_packages(lock, case_packages(case, stack, lock)),
-        compiles=len(needed_to_compile(case, stack.build)),
-        stack_tag=tier_of_stack.fixed_tag,
+        compiled_packages=len(needed_to_compile(case, stack.build)),
+        stack_tag=stack_tag,
     )
 
 
-def _context_digest(directory: BuildDirectory, base: BaseImage, platform: str, stack_digest: str | None) -> str:
+def _digest_tag(stack: Stack, digest: str) -> str:
+    """Return the tag of a stack's image that contains its context digest, by which a case's image names it.
+
+    The same inputs do not make the same bytes, so a build without the cache moves the tag to another image.
+    """
+    return f"{LOCAL}/stack:{stack.name}-{digest.removeprefix('sha256:')[:SHORT_DIGEST]}"
+
+
+def _context_digest(directory: BuildDirectory, base: BaseImage, platform: str, *, stack_digest: str | None) -> str:
     """Compute the digest over all that decides what an image is, `sha256:<64 hex>`.
 
     Args:
@@ -190,8 +208,8 @@ def _context_digest(directory: BuildDirectory, base: BaseImage, platform: str, s
 def _labels(title: str, stack: Stack, lock: Lock, base: BaseImage, digest: str) -> dict[str, str]:
     """Build the labels of an image: those of the OCI image specification, and our own."""
     labels = {
-        "org.opencontainers.image.title": title,
-        "org.opencontainers.image.version": __version__,
+        TITLE_LABEL: title,
+        VERSION_LABEL: __version__,
         LICENSES_LABEL: LICENSE,
         BASE_NAME_LABEL: base.name,
         CONTEXT_LABEL: digest,

@@ -148,7 +148,7 @@ def _find_image(engine: DockerEngine, name: str, request: RunRequest | PrepareRe
             )
     # An image that was pulled or pushed has a digest with its repository, by which it can be pulled.
     digest = image.repo_digests[0] if image.repo_digests else image.id
-    configuration_id = image.id if engine.names_configurations() else None
+    configuration_id = image.id if engine.has_classic_image_store() else None
     return _FoundImage(image.id, RunImage(digest, configuration_id))
 
 

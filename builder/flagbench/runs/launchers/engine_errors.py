@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.docker_errors import ErrorPattern, match_pattern
+from flagbench.images.docker_errors import ErrorPattern, try_match_pattern
 from flagbench_core.exit_codes import ExitCode
 
 _PATTERNS = {
@@ -61,7 +61,7 @@ the error. The first pattern that matches decides."""
 def engine_refusal(text: str) -> FlagbenchError:
     """The engine's refusal to create or start a container, as an error with its remedy."""
     for code, patterns in _PATTERNS.items():
-        pattern = match_pattern(patterns, text)
+        pattern = try_match_pattern(patterns, text)
         if pattern is not None:
             return FlagbenchError(pattern.cause, remedy=pattern.remedy, code=code)
     message = " ".join(text.split())

@@ -117,7 +117,7 @@ def test_a_lost_tag_is_given_again(build, engine):
     assert len(engine.requests) == 2
 
 
-def test_the_image_of_an_earlier_state_is_found_by_its_fixed_tag(build, engine, mini_lock):
+def test_the_image_of_an_earlier_state_is_found_by_its_digest_tag(build, engine, mini_lock):
     before = build("mini")
     mini_lock(hashes=("sha256:" + "1" * 64,))
     assert skipped(build("mini")) == [False]
