@@ -69,7 +69,10 @@ class Subject(NamedTuple):
 
     @property
     def checksums(self) -> dict[int, float]:
-        """The checksum of the parameters of each rank that has finished."""
+        """The checksum of each rank's parameters, by rank.
+
+        A rank writes it at its end, in the fact `memory` (`rank.run`), so ranks that did not finish have none.
+        """
         return {fact["rank"]: fact["parameters"] for fact in self.evidence.all("memory")}
 
 
@@ -92,7 +95,7 @@ class Check(NamedTuple):
 
     name: str
     make: Callable[[Subject], Answer | None]
-    """Makes the check. Returns None if the run has no evidence for it."""
+    """Makes the check. Returns None if the run has no evidence for it; `make_checks` decides what that means."""
     needs_end: bool = True
     """Whether it requires a finished run."""
     kinds: tuple[str, ...] = (TRAIN, INFER)
@@ -134,7 +137,11 @@ def _row(name: str, answer: Answer) -> dict[str, Any]:
 
 
 def _check_precision(subject: Subject) -> Answer | None:
-    """Check that products of matrices ran in the requested precision, as every rank found out by their error."""
+    """Check that matrix products ran in the requested precision.
+
+    Each rank finds out by their rounding error in which precision they run, and writes the fact `precision` before
+    its first step. If no rank has written it, the check fails, and does not wait for the end of the run.
+    """
     proofs = subject.evidence.all("precision")
     executed = sorted({proof["executed"] for proof in proofs})
     error = max((proof["relative_error"] for proof in proofs), default=float("nan"))
@@ -154,8 +161,7 @@ def _check_loss_finite(subject: Subject) -> Answer | None:
     if not curve:
         return Answer(False, "no step", judgement.values)
     if not judgement.holds:
-        first_step = unexplained[0] if unexplained else 0
-        return Answer(False, f"not finite at step {first_step}", judgement.values)
+        return Answer(False, f"not finite at step {unexplained[0]}", judgement.values)
     detail = f"all {len(curve)} steps"
     if not_finite:
         detail += f" except {len(not_finite)} skipped by the loss scaler"
@@ -163,7 +169,7 @@ def _check_loss_finite(subject: Subject) -> Answer | None:
 
 
 def _check_parameters_finite(subject: Subject) -> Answer | None:
-    """Check that the parameters of all ranks are finite: a checksum of an infinity or NaN is not."""
+    """Check that the parameters of all ranks are finite: the checksum of an infinity or NaN is not finite."""
     checksums = subject.checksums
     if len(checksums) < subject.world:
         return None
@@ -179,46 +185,54 @@ def _check_ranks_in_step(subject: Subject) -> Answer | None:
     widest = 0.0
     for group in subject.request.layout.groups("dp"):
         group_sums = [checksums[rank] for rank in group]
-        spread = max(group_sums) - min(group_sums)
-        # max and min ignore a NaN that is not the first of them.
         if not all(map(math.isfinite, group_sums)):
-            spread = float("nan")
-        # Negated, so that a NaN counts as wide.
-        if not spread <= CHECKSUM_TOLERANCE * max(1.0, abs(group_sums[0])):
+            return Answer(False, "a parameter checksum is not finite")
+        spread = max(group_sums) - min(group_sums)
+        if spread > CHECKSUM_TOLERANCE * max(1.0, abs(group_sums[0])):
             ok = False
-        if not spread <= widest:
-            widest = spread
+        widest = max(widest, spread)
     return Answer(ok, f"parameter checksums differ by {widest:.1e}")
 
 
 def _check_training_times(subject: Subject) -> Answer | None:
-    """Compare the times of training over all steps, and over the steps that p_core uses."""
+    """Compare the times of training over all steps, and over the steps after the warm-up, which p_core is made of.
+
+    p_core is the speed by the device's clock, in samples or tokens per second.
+    """
     section = subject.section
     all_steps = section.stretch()
     window = section.stretch(TRAIN, WINDOW)
-    stretches = [all_steps]
+    timed = [TimedStretch(all_steps, section.durations.get(TRAIN, []))]
     if window.steps != all_steps.steps:
-        stretches.append(window)
-    return compare_times(stretches, section.durations.get(TRAIN, []))
+        timed.append(TimedStretch(window, []))
+    return compare_times(timed)
 
 
-def compare_times(stretches: Sequence[Stretch], durations: Sequence[int]) -> Answer:
+class TimedStretch(NamedTuple):
+    """Consecutive steps, and how long they took from the first one's start to the last one's end."""
+
+    stretch: Stretch
+    durations: Sequence[int]
+    """Each rank's duration of the steps, microseconds; empty if it was not measured or the steps did not end."""
+
+
+def compare_times(timed_stretches: Sequence[TimedStretch]) -> Answer:
     """Check that device time <= host time <= duration, each the maximum over ranks, with a tolerance of one step.
 
-    `durations`: each rank's microseconds from start to end of the first stretch; empty if it did not end. Stretches
-    without steps are ignored.
+    Speeds by these times are then in the opposite order, hence the check's name, rates_in_order. If they are not, a
+    clock is wrong, or steps were timed that had not ended. Stretches without steps are ignored.
     """
     ok = True
     parts = []
-    for index, stretch in enumerate(stretches):
+    for stretch, durations in timed_stretches:
         if not stretch.steps:
             continue
         times = [stretch.rank_time(columns, stretch.slowest(columns)) / MICRO for columns in (DEVICE, OWN)]
-        if durations and index == 0:
+        if durations:
             times.append(max(durations) / MICRO)
         tolerance = 1 + 1 / stretch.steps + CLOCK_DRIFT
         for shorter, longer in zip(times, times[1:]):
-            if not shorter <= longer * tolerance:
+            if shorter > longer * tolerance:
                 ok = False
         comparison = " <= ".join(f"{seconds:.4f} s" for seconds in times)
         parts.append(f"steps {stretch.first} to {stretch.first + stretch.steps}: {comparison}")
@@ -227,14 +241,17 @@ def compare_times(stretches: Sequence[Stretch], durations: Sequence[int]) -> Ans
 
 
 def _check_pass_times(subject: Subject) -> Answer | None:
-    """Compare the times of every pass of inference, so that p_infer_core >= p_infer_whole."""
+    """Compare the times of every pass of inference.
+
+    So p_infer_core, the speed of the steps by the device's clock, is at least p_infer_whole, that of whole passes.
+    """
     section = subject.section
     if not section.durations:
         return None
     ok = True
     details = []
     for name, microseconds in section.durations.items():
-        answer = compare_times([section.stretch(name)], microseconds)
+        answer = compare_times([TimedStretch(section.stretch(name), microseconds)])
         ok = ok and answer.ok
         details.append(answer.detail)
     return Answer(ok, "; ".join(details))
@@ -356,6 +373,7 @@ def _check_above_chance(subject: Subject) -> Answer | None:
     chance = subject.evidence.first("workload").get("chance")
     if chance is None:
         return None
+    # There is at least one: the check applies only to a run with an accuracy (`CheckFacts.has_accuracy`).
     last = [evaluation for evaluation in subject.evaluations if evaluation["accuracy"] is not None][-1]
     judgement = core.above_chance(last["accuracy"], last["counted"], chance)
     values = judgement.values
