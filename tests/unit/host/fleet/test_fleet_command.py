@@ -155,6 +155,17 @@ def test_a_damaged_record_is_noted_and_hides_nothing(store: Store, flagbench: Fl
     assert (len(document["nodes"]), len(document["notes"])) == (NODES, 1)
 
 
+def test_a_run_on_several_nodes_is_no_record_of_one(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store)
+    raw = json.loads(fleet_record("login", 20, SPREAD, gpus=1))
+    raw["system"]["nodes"] = raw["config"]["nodes"] = 2
+    store.put(json.dumps(raw).encode())
+
+    document = judged(flagbench, code=ExitCode.OK)
+
+    assert len(document["nodes"]) == NODES
+
+
 def test_a_report_has_a_page_of_the_nodes(store: Store, flagbench: Flagbench, tmp_path: Path) -> None:
     put_fleet(store, BY_NAME["one bit differs"])
 
