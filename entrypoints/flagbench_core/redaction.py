@@ -1,11 +1,13 @@
 """Finds credentials in text: in URLs, headers, assignments and options, and tokens with the prefix of a service.
 
-All other code uses this module to recognise credentials. Logs and messages are shown without them (`redact`); a job
-or an address that would write one down is refused (`is_secret`, `has_userinfo`).
+Logs and messages are shown without credentials (`redact`); a job or an address that would write one down is refused
+(`is_secret`, `has_userinfo`). Image-side code that writes a log or a record uses flagbench_cases.shared.redaction
+instead, which also removes the user and the query of every URL, and calls this module for the rest.
 
 A credential is recognised by its form or a fixed word before it (_PATTERNS), or by the name of the variable, option
-or key whose value it is (_NAME, _SECRET_NAME). No pattern starts inside a word, and a repetition that may fail is
-bounded, so that the time is linear in the length of the text.
+or key whose value it is (_NAME, _SECRET_NAME). The time is linear in the length of the text, for three reasons: no
+pattern starts inside a word; a repetition that may fail is bounded, by a few times the longest text that occurs there
+in practice; and no repetition can match the same characters in two ways.
 """
 
 from __future__ import annotations
@@ -20,8 +22,18 @@ REDACTED = "***"
 
 # Parts of patterns
 
-_QUOTED = r"(?P<quote>\\{0,3}[\"'])(?:\\.|(?!(?P=quote))[^\n])+?(?P=quote)"
-"""A text in quotes, which may be escaped because it is itself part of a quoted text."""
+_QUOTED = (
+    r"(?P<quote>\\{0,3}[\"'])"
+    r"(?:"
+    r"(?:\\.|(?!(?P=quote))[^\n\\])+?"  # to the first quote that is not escaped
+    r"|(?!(?P=quote))[^\n]+"  # if all later quotes of the line are escaped: to the last of them
+    r")(?P=quote)"
+)
+"""A text in quotes, which may be escaped because it is itself part of a quoted text.
+
+A backslash is read with the character after it, and in no other way: if it could also be read alone, a text of n
+backslashes without a closing quote could be read in 2^n ways.
+"""
 _NAME_END = r"(?:\\{0,3}[\"'])?\]?[ \t]*"
 """What may stand between a name and the `:` or `=` after it: the end of quotes or of an index, and spaces.
 
@@ -33,47 +45,61 @@ _SAYS_NO = r"(?:required|missing|denied|failed|invalid|expired|empty|unset|none|
 """The first word of a message about a credential, such as `token: missing`, which is no credential itself."""
 _END = r"[,.;:)\]}]*"
 """The punctuation that may follow a value."""
+_NOT_A_PORT = r"(?![0-9]{1,5}[/?#])"
+"""No port of a URL follows: the text after the colon of https://host:8080/@scope is no password."""
+_NOT_A_DIGEST = r"(?!sha(?:256|512):)"
+"""No digest of an image follows: name:tag@sha256:... is no login."""
+_HOST = r"(?=[A-Za-z\[]|[0-9]+(?:\.[0-9]+){3})"
+"""A host follows: a name, an IPv6 address in brackets, or an IPv4 address; not the version of package:name@1.2."""
+_LOGIN_START = r"(?:(?<=[^\w.%+~:@/-]//)|(?<=^//)|(?<![\w.%+~:@/-]))(?!mailto:)"
+"""The start of a login without a scheme: after // that is no part of a URL, or where a word starts."""
+_SCHEME = r"(?:[A-Za-z][\w-]{0,40}[ \t]+(?!(?:proxy-)?authorization\b))?"
+"""The scheme of a header, such as Bearer, if it has one. A word before another such header is no scheme."""
+_HEADER_PARTS = _HEADER_PART + r"(?:,[ \t]*" + _HEADER_PART + r")*"
+"""The parameters of a header: NAME=VALUE, NAME=VALUE."""
 
 # Credentials with a form of their own or a fixed word before them. The group `secret` is the part that is replaced.
 
-_USERINFO = (
-    r"(?<=://)(?P<secret>[^\s/?#'\"<>]+"
-    r"|[^\s/?#'\"<>:@\[]{0,128}:(?![0-9]{1,5}[/?#])(?=[^\s'\"<>@]{1,256}@)"
-    r"[^\s'\"<>@]+(?:@[^\s/?#'\"<>@]{0,512}(?=@))*)@"
-)
-"""The user, or user and password, of a URL: ://user:password@host.
 
-The second alternative is a password with a slash. A port is not a password: https://host:8080/@scope.
-"""
+def _userinfo(delimiters: str) -> str:
+    """The pattern of the user, or user and password, of a URL; `delimiters`: characters that end the URL.
+
+    It finds `user:pass/word` in ://user:pass/word@host, and nothing in ://host:8080/@scope.
+    """
+    return (
+        r"(?<=://)(?P<secret>"
+        rf"[^/?#{delimiters}]+"  # as a URL should be written: a user, or user:password, which may contain @
+        r"|"  # or a password that contains a slash, a question mark or a number sign
+        rf"[^/?#:@\[{delimiters}]{{0,128}}:{_NOT_A_PORT}"  # the user
+        rf"(?=[^@{delimiters}]{{1,256}}@)[^@{delimiters}]+"  # the password, up to its first @
+        rf"(?:@[^/?#@{delimiters}]{{0,512}}(?=@))*"  # the rest of it, if another @ follows before the path
+        r")@"
+    )
+
+
+_USERINFO = _userinfo(delimiters=r"\s'\"<>")
+"""The user and password of a URL in a text, which also ends at a quote or an angle bracket."""
+_USERINFO_OF_URL = _userinfo(delimiters=r"\s")
+"""The user and password of a URL alone: it may contain quotes."""
 _LOGIN_AT_HOST = (
-    r"(?:(?<=[^\w.%+~:@/-]//)|(?<=^//)|(?<![\w.%+~:@/-]))(?!mailto:)(?P<secret>[\w.%+~-]{1,64}:"
-    r"(?=[^\s/'\"<>@]{1,128}@)[^\s/'\"<>@]+(?:@[^\s/'\"<>@]{1,256}){0,3})@"
-    r"(?!sha(?:256|512):)(?=[A-Za-z\[]|[0-9]+(?:\.[0-9]+){3})"
+    _LOGIN_START + r"(?P<secret>"
+    r"[\w.%+~-]{1,64}:"  # the user
+    r"(?=[^\s/'\"<>@]{1,128}@)[^\s/'\"<>@]+"  # the password, up to its first @
+    r"(?:@[^\s/'\"<>@]{1,256}){0,3}"  # the rest of it, if it contains @
+    r")@" + _NOT_A_DIGEST + _HOST
 )
-"""A login without a scheme, user:password@host; neither name:tag@sha256:digest nor package:name@1.2."""
+"""A login without a scheme: user:password@host, but neither name:tag@sha256:... nor package:name@1.2."""
 _PRIVATE_KEY = (
     r"(?s)(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----"
     r".*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----|\Z))"
 )
 """A private key in PEM format, to its last line or to the end of the text."""
 _AUTHORIZATION = (
-    r"(?i)\b(?:proxy-)?authorization"
-    + _NAME_END
-    + r"[:=][ \t]*(?!\*{3}|"
-    + _SAYS_NO
-    + r")(?P<secret>"
-    + _QUOTED
-    + r"|[\"']?"
-    r"(?:[A-Za-z][\w-]{0,40}[ \t]+(?!(?:proxy-)?authorization\b))?(?:"
-    + _HEADER_PART
-    + r"(?:,[ \t]*"
-    + _HEADER_PART
-    + r")*|[^\s\"']+))"
+    r"(?i)\b(?:proxy-)?authorization" + _NAME_END + r"[:=][ \t]*"
+    r"(?!\*{3}|" + _SAYS_NO + r")"  # neither replaced before nor a message: `Authorization: required`
+    r"(?P<secret>" + _QUOTED + r"|[\"']?" + _SCHEME + r"(?:" + _HEADER_PARTS + r"|[^\s\"']+))"
 )
-"""A header `Authorization: SCHEME TOKEN`, `Authorization: SCHEME NAME=VALUE, NAME=VALUE`, or without a scheme.
-
-A word is no scheme if another such header follows it.
-"""
+"""A header `Authorization: SCHEME TOKEN`, `Authorization: SCHEME NAME=VALUE, NAME=VALUE`, or without a scheme."""
 _COOKIE = r"(?i)\b(?:set-)?cookie" + _NAME_END + r":[ \t]*(?!\*{3})[\"']?(?P<secret>[^\s\"'][^\r\n\"']*)"
 """The cookies of a header, to the end of the line."""
 _SECRET_HEADER = r"(?i)\bx-[a-z-]{0,40}(?:token|key|secret)" + _NAME_END + r":[ \t]*[\"']?(?P<secret>[^\s\"']+)"
@@ -120,15 +146,22 @@ _PATTERNS = (
 # Credentials that are the value of a name
 
 _NAME = (
-    r"(?<![\w.-])(?P<name>[\w.-]+)(?P<between>" + _NAME_END + r"=(?!=)[ \t]*"
-    r"|" + _NAME_END + r":(?![:=]|//)[ \t]*(?![\[{(])"
-    r"|>"
-    r"|[ \t]+(?=[^\s-])|[\"'],[ \t]*(?=[\"']))"
+    r"(?<![\w.-])(?P<name>[\w.-]+)(?:"
+    # HF_TOKEN=..., --password=..., ?access-key=..., ;password=...; not a comparison, ==
+    r"(?P<equals>" + _NAME_END + r"=(?!=)[ \t]*)"
+    # token: ... and "password": "..."; neither a path of C++ (::) nor the rest of a URL, and no list or call
+    r"|(?P<colon>" + _NAME_END + r":(?![:=]|//)[ \t]*(?![\[{(]))"
+    # <SecretAccessKey>...
+    r"|(?P<tag>>)"
+    # --token ...
+    r"|(?P<space>[ \t]+(?=[^\s-]))"
+    # "--token", "..."
+    r"|(?P<comma>[\"'],[ \t]*(?=[\"']))"
+    r")"
 )
-"""A name, and the characters between it and a value that may be a credential because of the name.
+"""A name and the separator between it and a value, which may be a credential because of the name.
 
-HF_TOKEN=..., --password=..., ?access-key=..., ;password=..., "password": "...", token: ..., --token ...,
-"--token", "..." and <SecretAccessKey>... A comparison (==), a path of C++ (::) or the rest of a URL is no value.
+The separator is one of the named groups; `lastgroup` of the match names it.
 """
 _VALUE = _QUOTED + r"|[\"']?[^\s\"'<>][^\s\"'<>]*"
 """A value: a text in quotes, or all up to the next space."""
@@ -152,15 +185,18 @@ _HARMLESS_NAME = (
     r"(?i)PUBLIC_?KEY|(^|_)(PAD|EOS|BOS|UNK|CLS|SEP|MASK)_TOKEN$|TOKENS?_(PER|TYPE|COUNT|IDS?)(_|$)"
     r"|(PULL|FROM)_?SECRETS?$|^__STORE_SECRET$|SECRET_?(NAME|REF)|AGENT_INJECT"
 )
-"""Names that _SECRET_NAME matches, and that hold no secret: those of tokenizers and of Kubernetes."""
+"""Names that _SECRET_NAME matches, and that hold no secret.
+
+From tokenizers: pad_token, tokens_per_second. From Kubernetes: imagePullSecrets, secretName, secretRef. From this
+project's command line: --store-secret, the name of a Secret. From Vault's agent injector: the annotations
+vault.hashicorp.com/agent-inject-secret-....
+"""
 _COUNT_NAME = r"(?i)TOKENS(_|$)"
 """Names whose value is a count if it is a number: MAX_TOKENS=512. The number of another name may be a secret."""
 _NUMBER = r"[0-9]+([.:][0-9]+)*" + _END
 """A value that is a number, a version or a time."""
 _NO_VALUE = r"(?i)(?:" + _SAYS_NO + r"|\*{3})" + _END
 """A value that says that there is none, or that was replaced by `***` before."""
-_SEVERAL_USERINFO = r"://([^/@\s]+(?:@[^/@\s]+)*)@"
-"""The user and password of a URL, which may contain @."""
 
 
 @lru_cache(maxsize=None)
@@ -211,14 +247,16 @@ def has_userinfo(text: str) -> bool:
 
 def url_secrets(url: str) -> set[str]:
     """The user and password of a URL in every spelling in which a program may print them."""
-    match = _compile(_SEVERAL_USERINFO).search(url)
+    match = _compile(_USERINFO_OF_URL).search(url)
     if match is None:
         return set()
-    user, _, password = match[1].partition(":")
+    userinfo = match["secret"]
+    user, _, password = userinfo.partition(":")
     parts = [user]
     if password:
-        parts = [match[1], password]
+        parts = [userinfo, password]
     spellings = [*parts, *map(unquote, parts)]
+    # An empty user, or colons alone (https://:@host), would be found in every text.
     return {spelling for spelling in spellings if spelling.strip(":")}
 
 
@@ -235,37 +273,71 @@ def _named_credentials(text: str) -> Iterator[tuple[int, int]]:
     position = 0
     while named := _compile(_NAME).search(text, position):
         position = named.end()
-        name = named["name"]
-        between = named["between"]
-        before = text[max(named.start() - 1, 0) : named.start()]  # the character before the name, or none
-        if not is_secret_name(name) or not _leads_to_value(before, name, between):
+        if not is_secret_name(named["name"]) or not _leads_to_value(named):
             continue
-        if "=" not in between and _compile(_SENTENCE).match(text, position):
-            continue
-        if between.endswith(("= ", "=\t")) and _compile(_CALL).match(text, position):
+        if _is_sentence(named) or _is_call(named):
             continue
         pattern = _VALUE
-        if before and before in "?&;,#":
+        if _is_in_url(named):
             pattern = _PARAMETER_VALUE
         value = _compile(pattern).match(text, position)
-        if value is None or _compile(_NO_VALUE).fullmatch(value[0]):
-            continue
-        # A number after a name such as `tokens` is a count; a password may be a number.
-        if _compile(_PASSWORD_NAME).search(_words(name)) or not _compile(_NUMBER).fullmatch(value[0]):
+        if value is not None and _may_be_credential(named["name"], value[0]):
             position = value.end()
             yield value.span()
 
 
-def _leads_to_value(before: str, name: str, between: str) -> bool:
-    """Whether a name is followed by a value, according to the characters before it and those between both."""
-    if between == ">":
-        return before == "<"
-    if "=" in between:
+def _leads_to_value(named: re.Match[str]) -> bool:
+    """Whether a match of _NAME is followed by a value, according to its separator and the character before it."""
+    before = _character_before(named)
+    name = named["name"]
+    if named.lastgroup == "equals":
         return True
-    if ":" in between:
+    if named.lastgroup == "colon":
         # Neither org/auth:tag nor the line of a test that passed.
         return before != "/" and name.lower() != "pass"
+    if named.lastgroup == "tag":
+        return before == "<"
     return name.startswith("--")
+
+
+def _is_sentence(named: re.Match[str]) -> bool:
+    """Whether a match of _NAME is part of a sentence, as in `invalid token: unexpected end of file`.
+
+    A value after an equals sign is never a sentence: `password=correct horse`.
+    """
+    if named.lastgroup == "equals":
+        return False
+    return _compile(_SENTENCE).match(named.string, named.end()) is not None
+
+
+def _is_call(named: re.Match[str]) -> bool:
+    """Whether a match of _NAME is assigned the result of a call, in source code: `token = read(path)`.
+
+    Code has one space after the equals sign; `token=abc(def` without it is a value.
+    """
+    if not named[0].endswith(("= ", "=\t")):
+        return False
+    return _compile(_CALL).match(named.string, named.end()) is not None
+
+
+def _is_in_url(named: re.Match[str]) -> bool:
+    """Whether a match of _NAME is a parameter of a URL or of a list: `?token=abc&b=2`, `type=x,password=abc,b=2`."""
+    before = _character_before(named)
+    return before != "" and before in "?&;,#"
+
+
+def _character_before(named: re.Match[str]) -> str:
+    """The character before a match; empty at the start of the text."""
+    return named.string[max(named.start() - 1, 0) : named.start()]
+
+
+def _may_be_credential(name: str, value: str) -> bool:
+    """Whether the value of a secret's name may be a credential: neither `missing` nor `***` nor a count of tokens."""
+    if _compile(_NO_VALUE).fullmatch(value):
+        return False
+    # A number after a name such as `tokens` is a count; a password may be a number.
+    is_password = _compile(_PASSWORD_NAME).search(_words(name))
+    return bool(is_password or not _compile(_NUMBER).fullmatch(value))
 
 
 def _words(name: str) -> str:

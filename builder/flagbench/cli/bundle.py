@@ -65,7 +65,7 @@ def verify(
             about = {
                 "claim": contents.claim["id"],
                 "verdict": checked.result.to_dict(),
-                "stated_by": contents.stated_by,
+                "stated_by": contents.writer_version,
             }
             blocks = verdict_blocks(checked.records, checked.result, wide=wide)
     problems = checked.problems

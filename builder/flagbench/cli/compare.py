@@ -19,8 +19,8 @@ from flagbench.verdict.interval import Terms
 
 
 def command(
-    baseline_name: Annotated[str, typer.Argument(metavar="A", autocompletion=complete.records, help=RECORD_HELP)],
-    record_name: Annotated[
+    name_a: Annotated[str, typer.Argument(metavar="A", autocompletion=complete.records, help=RECORD_HELP)],
+    name_b: Annotated[
         str,
         typer.Argument(metavar="B", autocompletion=complete.records, help="The other record, named the same way."),
     ],
@@ -33,8 +33,8 @@ def command(
     The verdict is that of `flagbench verify B --baseline A`: FASTER, SLOWER, SAME, INCONCLUSIVE or NOT_COMPARABLE. It
     does not change the exit code.
 
-    The interval of A, or of B, is computed from the steps of that run; that of B/A includes the spread between runs.
-    The last lines name the methods.
+    The interval of A or of B covers the variation between the steps of that run. The interval of B/A also covers the
+    spread between runs. The last lines name the methods.
 
     If both have losses, the output says whether these are aligned by the rule published for Llama2-70B, and at which
     step they part. By that rule, the mean of |B - A| / |A| over all steps of A from the 21st on is less than 2 %.
@@ -42,17 +42,29 @@ def command(
     Exits 12 if a record is INVALID by the checks of `flagbench verify`, and 11 if one has no evidence. An invalid
     record has no ratios.
 
-    --json prints an object with schema, exit_code, a and b (the ids of the records), case, conditions (a list of
-    name, a, b, agreement), config (a list of path, a, b), gate, metrics (a list of name, unit, a, b, ratio), losses
-    (outcome, reason, and errors with steps, missing, mean, largest, largest_step, parts_at), problems, verdict and
-    reason. The last two are null if there is no verdict.
+    --json prints an object with
+    schema,
+    exit_code,
+    a and b (the ids of the records),
+    case,
+    conditions (a list of name, a, b, agreement),
+    config (a list of path, a, b),
+    gate,
+    metrics (a list of name, unit, a, b, ratio),
+    losses (outcome, reason, and errors with steps, missing, mean, largest, largest_step, parts_at),
+    problems,
+    verdict and
+    reason.
+    The last two are null if there is no verdict.
     """
-    names = [baseline_name, record_name]
-    baseline, record = load_records(names, store)
-    case = catalog_get(load_catalog_without_claims().cases, baseline.case, kind="case")
-    priors = named_priors(names=names, records=[record], compared=[record, baseline], store_url=store)
+    names = [name_a, name_b]
+    record_a, record_b = load_records(names, store)
+    case = catalog_get(load_catalog_without_claims().cases, record_a.case, kind="case")
+    # As in `flagbench verify B --baseline A`: the spread between runs is that of B's configuration, from earlier runs
+    # in the store. Neither of the two compared records counts as an earlier run.
+    priors = named_priors(names=names, records=[record_b], compared=[record_b, record_a], store_url=store)
     terms = Terms(priors=priors)
-    comparison = compare_records(a=baseline, b=record, case=case, terms=terms)
+    comparison = compare_records(a=record_a, b=record_b, case=case, terms=terms)
     speed = judge_speed(comparison, case, terms)
     if as_json:
         verdict = None

@@ -77,7 +77,7 @@ def find_docker(*, builds: bool = False) -> str:
 
 def _has_buildkit(docker: str) -> bool:
     """Whether a docker command builds with BuildKit: clients before 23.0 include it, later ones need a plugin."""
-    return ask([docker, "build", "--help"], DOCKER_BUILDKIT="1").ending is Ending.ANSWERED
+    return ask([docker, "build", "--help"], environment={"DOCKER_BUILDKIT": "1"}).ending is Ending.ANSWERED
 
 
 def run_docker(

@@ -9,32 +9,38 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NamedTuple
 
+# `subprocess` and `select` are imported in the functions that use them: every command of flagbench loads this module,
+# and most of them ask no program.
 if TYPE_CHECKING:
     import subprocess
 
-PATIENCE_S = 10.0
+ANSWER_SECONDS = 10.0
 """Seconds that an answer may take by default."""
 _MOST_BYTES = 1 << 20
 """Bytes of both outputs together beyond which a program is stopped: far more than any answer that is read."""
 _BLOCK_BYTES = 1 << 16
 """Most bytes read at once: the capacity of a pipe on Linux."""
-_KILLED_SECONDS = 0.5
+_KILL_SECONDS = 0.5
 """Seconds that a killed program is waited for; one that hangs in the kernel stays longer."""
+_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+"""The default of `ask`: no environment variables in addition to those of this process."""
 
 
 class Ending(str, Enum):
     """The ways in which a question to a program ends."""
 
     MISSING = "missing"
-    """The program is not installed."""
+    """The program is not installed, or its script names an interpreter that is not."""
     ANSWERED = "answered"
+    """It ended with exit code 0."""
     FAILED = "failed"
-    """It ended with an error, or could not be started."""
+    """It ended with an error, could not be started, or was stopped because it printed more than any answer has."""
     NO_ANSWER = "no answer"
     """It did not end in time."""
 
@@ -66,18 +72,20 @@ class _Output(NamedTuple):
         return len(self.printed) + len(self.errors) > _MOST_BYTES
 
 
-def ask(command: Sequence[str], seconds: float | None = None, **variables: str) -> Answer:
+def ask(
+    command: Sequence[str], seconds: float | None = None, environment: Mapping[str, str] = _NO_VARIABLES
+) -> Answer:
     """Run a command to its end. A process that hangs in the kernel is not waited for.
 
     Args:
         command: the program and its arguments.
-        seconds: the time that it may take; PATIENCE_S by default.
-        variables: environment variables of the program, in addition to those of this process.
+        seconds: the time that it may take; ANSWER_SECONDS by default.
+        environment: environment variables of the program, in addition to those of this process.
     """
-    import subprocess  # imported here because most commands ask nothing
+    import subprocess
 
     if seconds is None:
-        seconds = PATIENCE_S
+        seconds = ANSWER_SECONDS
     deadline = time.monotonic() + seconds
     try:
         process = subprocess.Popen(
@@ -86,16 +94,19 @@ def ask(command: Sequence[str], seconds: float | None = None, **variables: str) 
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "LC_ALL": "C", **variables},
+            env={**os.environ, "LC_ALL": "C", **environment},
         )
     except OSError as error:
-        return Answer(Ending.FAILED, problem=f"cannot be started: {error.strerror or error}")
+        ending = Ending.FAILED
+        if isinstance(error, FileNotFoundError):
+            ending = Ending.MISSING
+        return Answer(ending, problem=f"cannot be started: {error.strerror or error}")
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
         output = _read(process.stdout, process.stderr, deadline)
     if output.is_too_long:
-        _wait_or_kill(process, seconds=0.0)
+        _kill(process)
         return Answer(Ending.FAILED, problem="printed too much")
     code = _wait_or_kill(process, deadline - time.monotonic())
     if code is None:
@@ -108,16 +119,24 @@ def ask(command: Sequence[str], seconds: float | None = None, **variables: str) 
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The exit code of a process that ends within `seconds`; otherwise kill its session and return None."""
+    """The exit code of a process that ends within `seconds`; otherwise kill it and return None."""
     import subprocess
 
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    try:
         return process.wait(max(0.0, seconds))
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        return None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and those that it started, which are in its session, and wait shortly for its end."""
+    import subprocess
+
     with contextlib.suppress(OSError):  # it ended just now
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_KILLED_SECONDS)
-    return None
+        process.wait(_KILL_SECONDS)
 
 
 def _read(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> _Output:
@@ -133,10 +152,12 @@ def _read(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> _Output:
         seconds_left = deadline - time.monotonic()
         if seconds_left <= 0:
             break
+        poll_seconds = seconds_left
         if stdout.fileno() not in open_streams:
-            # A process that the program started may keep stderr open, so only what is there already is read.
-            seconds_left = 0.0
-        ready = poller.poll(1000 * seconds_left)
+            # The program has closed its stdout, but a process that it started may keep stderr open for long: read
+            # only the errors that were already printed.
+            poll_seconds = 0.0
+        ready = poller.poll(1000 * poll_seconds)
         if not ready:
             break
         for descriptor, _ in ready:
@@ -150,9 +171,10 @@ def _read(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> _Output:
 
 
 def _failure_reason(code: int, printed: str, errors: str) -> str:
-    """The exit code with a line of the program's: the first on stdout, else the last on stderr.
+    """The exit code, followed by the line of the program's output that is most likely to name the error.
 
-    The last, because a traceback ends with its error.
+    Tools such as nvidia-smi print their error on stdout, first. Other programs print it on stderr, in the last line:
+    it may follow warnings, and a traceback ends with its error.
     """
     reason = f"failed with exit code {code}"
     if printed.strip():

@@ -144,7 +144,9 @@ def test_a_count_is_not_a_secret_and_a_password_may_be_a_number() -> None:
 def test_the_secrets_of_a_url_in_every_spelling() -> None:
     assert url_secrets("https://user:p%40ss@a.example/") == {"user:p%40ss", "user:p@ss", "p%40ss", "p@ss"}
     assert url_secrets("https://token@b.example/") == {"token"}
+    assert url_secrets("https://user:a/b'c@b.example/") == {"user:a/b'c", "a/b'c"}
     assert url_secrets("https://b.example/@scope") == set()
+    assert url_secrets("https://b.example:8080/@scope") == set()
     assert url_secrets("https://:@b.example/") == set()
     assert redact("abc", [""]) == "abc"
     assert has_userinfo("https://token@b.example/")
@@ -184,3 +186,21 @@ def test_a_long_hostile_text_is_read_in_linear_time(unit: str) -> None:
     start = time.process_time()
     redact(unit * (2**17 // len(unit)))
     assert time.process_time() - start < 3, "it takes 0.2 s; in quadratic time minutes"
+
+
+def test_an_unclosed_quote_with_many_backslashes_is_read_in_one_way() -> None:
+    """Each pair of a backslash and a letter that could be read in two ways would double the time."""
+    assert redact('token = "' + r"\x" * 10_000) == "token = ***"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (r'token="a\"b" c', "token=*** c"),
+        (r'token="a b\" c', "token=*** c"),  # the only closing quote is escaped
+        (r'token="a b\" c\" d', "token=*** d"),
+        (r"{\"token\": \"a b\", x", r"{\"token\": ***, x"),
+    ],
+)
+def test_a_quoted_value_ends_at_its_quote(text: str, shown: str) -> None:
+    assert redact(text) == shown

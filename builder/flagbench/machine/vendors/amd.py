@@ -23,9 +23,10 @@ TOOL_FOLDERS = ("/opt/rocm/bin",)
 
 def find(search_path: str) -> Listing:
     """List the devices that `amd-smi static` prints."""
-    answer = _static(search_path)
-    if answer.ending is Ending.MISSING:
+    tool = _find_tool(search_path)
+    if tool is None:
         return Listing(Ending.MISSING)
+    answer = _static(tool)
     devices = []
     for fields in amd_smi.parse(answer.text):
         memory_gib = None
@@ -45,15 +46,20 @@ def usage(search_path: str) -> Usage:
 
 def architecture(search_path: str) -> str | None:
     """Read the architecture of the first device by its name in LLVM, such as gfx942."""
-    for fields in amd_smi.parse(_static(search_path).text):
+    tool = _find_tool(search_path)
+    if tool is None:
+        return None
+    for fields in amd_smi.parse(_static(tool).text):
         if "architecture" in fields:
             return str(fields["architecture"])
     return None
 
 
-def _static(search_path: str) -> Answer:
+def _find_tool(search_path: str) -> str | None:
+    """Find amd-smi on the search path or in TOOL_FOLDERS; None if it is not installed."""
+    return shutil.which(TOOL, path=os.pathsep.join((search_path, *TOOL_FOLDERS)))
+
+
+def _static(tool: str) -> Answer:
     """Run `amd-smi static`, which prints the models and the memory of all devices."""
-    tool = shutil.which(TOOL, path=os.pathsep.join((search_path, *TOOL_FOLDERS)))
-    if tool is None:
-        return Answer(Ending.MISSING)
     return ask_tool(tool, "static", "--asic", "--vram", "--json")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,11 +38,15 @@ from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
 
 CLAIM = "claim.json"
+"""The path of the published row that was reproduced."""
 VERDICT = "verdict.json"
+"""The path of the verdict on that claim, as `flagbench verify --json` prints it."""
 REPRODUCTION = "reproduction.json"
+"""The path of the document about the reproduction: its command, machine and image, and the flagbench that ran it."""
 LOCK = "pylock.toml"
+"""The path of the lockfile of the image's Python packages."""
 LOG = "logs/run.log"
-"""Paths of files in a bundle."""
+"""The path of the log of the runs."""
 SERIES = "series"
 """The folder of the series document."""
 RAW = "raw"
@@ -76,18 +80,18 @@ class BundleContents:
     verdict: Mapping[str, Any]
     reproduction: Mapping[str, Any]
     series: SeriesDocument
-    records: Mapping[str, bytes]
+    record_bytes: Mapping[str, bytes]
     """The JSON of each record by the record's id."""
     without_raw: tuple[str, ...]
     """The ids of the records whose raw events are not in the bundle."""
 
     @property
-    def stated_by(self) -> str:
+    def writer_version(self) -> str:
         """The version of flagbench that wrote the bundle; `unknown` for some bundles of 0.1.0."""
-        author = self.reproduction.get("flagbench")
-        if not isinstance(author, dict):
+        writer = self.reproduction.get("flagbench")
+        if not isinstance(writer, dict):
             return "unknown"
-        return str(author.get("version"))
+        return str(writer.get("version", "unknown"))
 
 
 def read_contents(files: Mapping[str, Path]) -> BundleContents:
@@ -108,19 +112,34 @@ def read_contents(files: Mapping[str, Path]) -> BundleContents:
     unnamed = sorted(records.keys() - named)
     if unnamed:
         raise BundleError(f"its series does not name the record {unnamed[0]}")
-    without_raw = [record_id for record_id, record in records.items() if not _has_raw_events(files, record)]
-    contents = {record_id: files[record_path(record_id)].read_bytes() for record_id in records}
-    return BundleContents(claim, verdict, reproduction, series, contents, tuple(sorted(without_raw)))
+    without_raw = []
+    record_bytes = {}
+    for record_id, record in records.items():
+        if not _check_raw_events(files, record):
+            without_raw.append(record_id)
+        record_bytes[record_id] = files[record_path(record_id)].read_bytes()
+    return BundleContents(
+        claim=claim,
+        verdict=verdict,
+        reproduction=reproduction,
+        series=series,
+        record_bytes=record_bytes,
+        without_raw=tuple(sorted(without_raw)),
+    )
 
 
 def _require_one_claim(claim: Mapping[str, Any], verdict: Mapping[str, Any], reproduction: Mapping[str, Any]) -> None:
-    """Raise BundleError if the documents do not name one claim: in `id`, `against.id` and `claim`, in this order."""
+    """Raise BundleError if the documents do not name the same claim.
+
+    Its id is in the claim's `id`, the verdict's `against.id` and the reproduction's `claim`.
+    """
     against = verdict.get("against")
     claim_of_verdict = None
     if isinstance(against, dict):
         claim_of_verdict = against.get("id")
-    claim_ids = [str(claim.get("id")), str(reproduction.get("claim")), str(claim_of_verdict)]
-    if not isinstance(claim.get("id"), str) or len(set(claim_ids)) > 1:
+    claim_id = claim.get("id")
+    claim_ids = [str(claim_id), str(reproduction.get("claim")), str(claim_of_verdict)]
+    if not isinstance(claim_id, str) or len(set(claim_ids)) > 1:
         raise BundleError(f"its documents are about {' and about '.join(map(brief, claim_ids))}")
 
 
@@ -136,8 +155,12 @@ def _read_series(files: Mapping[str, Path]) -> SeriesDocument:
     return series
 
 
-def _has_raw_events(files: Mapping[str, Path], record: Record) -> bool:
-    """Whether the raw events of a record are in the bundle. Raises BundleError for those of another run."""
+def _check_raw_events(files: Mapping[str, Path], record: Record) -> bool:
+    """Check the raw events of a record, and return whether there are any in the bundle.
+
+    Raises BundleError if an archive in the record's folder is of another run, or if the archive whose sha256 is in
+    the record does not have it.
+    """
     has_events = False
     for name in files:
         if not name.startswith(raw_path(record.record_id, "")):
@@ -169,19 +192,40 @@ class BundleCheck:
 
 
 def check_bundle(contents: BundleContents, catalog: Catalog) -> BundleCheck:
-    """Compute the verdict of a bundle again and compare the two.
+    """Compute the verdict of a bundle again from its records and compare it with the verdict in the bundle.
 
     Raises FlagbenchError (DATA) if this flagbench does not have the claim.
     """
     claim = _find_claim(contents, catalog)
-    series = with_records(contents.series, lambda run: contents.records.get(run.record_id or ""))
+    series = with_records(contents.series, lambda run: contents.record_bytes.get(run.record_id or ""))
     records, result = series_verdict(series, claim, catalog.cases[claim.case])
     changed_claim_fields = differing_paths(contents.claim, _as_read(claim_document(claim)))
     notes: list[str] = []
-    problems: list[str] = []
     if changed_claim_fields:
         names = ", ".join(changed_claim_fields[:_MOST_NAMED])
         notes.append(f"the claim has changed since: {names}; the verdict is on the present one")
+    difference = _compare_verdicts(contents, result, claim_has_changed=bool(changed_claim_fields))
+    notes += difference.notes
+    notes += [f"the raw events of the record {record_id} are not in it" for record_id in contents.without_raw]
+    return BundleCheck(records, result, difference.problems, notes)
+
+
+class _VerdictDifference(NamedTuple):
+    """The differences between the verdict in a bundle and the one computed again, as sentences."""
+
+    problems: list[str]
+    notes: list[str]
+
+
+def _compare_verdicts(
+    contents: BundleContents, result: VerifyResult, *, claim_has_changed: bool
+) -> _VerdictDifference:
+    """Compare the verdict in a bundle with `result`, which was computed again.
+
+    Another verdict is a problem. Other details, such as a number, are a problem only if this version wrote the bundle
+    and the claim is unchanged: then the records must give the same details. Otherwise they are a note, because
+    versions compute details differently.
+    """
     fresh = _as_read(result.to_dict())
     # `not_compared` lists what this version does not know. It changes with every version, and no number with it.
     differing = [path for path in differing_paths(contents.verdict, fresh) if path != "not_compared"]
@@ -189,16 +233,18 @@ def check_bundle(contents: BundleContents, catalog: Catalog) -> BundleCheck:
     stated = contents.verdict.get("verdict")
     written_by_this_version = contents.reproduction.get("flagbench") == this_flagbench()
     if stated != fresh["verdict"]:
-        problems.append(
-            f"its verdict is {brief(str(stated))} by flagbench {brief(contents.stated_by)}, and "
+        problem = (
+            f"its verdict is {brief(str(stated))} by flagbench {brief(contents.writer_version)}, and "
             f"{fresh['verdict']} computed again by {__version__}: {result.reason}"
         )
-    elif differing and written_by_this_version and not changed_claim_fields:
-        problems.append(f"its verdict does not follow from its records in {differing_names}")
-    elif differing:
-        notes.append(f"computed again by flagbench {__version__}, the verdict differs in {differing_names}")
-    notes += [f"the raw events of the record {record_id} are not in it" for record_id in contents.without_raw]
-    return BundleCheck(records, result, problems, notes)
+        return _VerdictDifference([problem], [])
+    if not differing:
+        return _VerdictDifference([], [])
+    if written_by_this_version and not claim_has_changed:
+        problem = f"its verdict does not follow from its records in {differing_names}"
+        return _VerdictDifference([problem], [])
+    note = f"computed again by flagbench {__version__}, the verdict differs in {differing_names}"
+    return _VerdictDifference([], [note])
 
 
 def _find_claim(contents: BundleContents, catalog: Catalog) -> Claim:
@@ -208,7 +254,7 @@ def _find_claim(contents: BundleContents, catalog: Catalog) -> Claim:
     if claim is None:
         raise FlagbenchError(
             f"the bundle is of the claim '{brief(name)}', which this flagbench {__version__} does not have",
-            remedy=f"use the flagbench that wrote it, {brief(contents.stated_by)}, or a newer one; for a row that "
+            remedy=f"use the flagbench that wrote it, {brief(contents.writer_version)}, or a newer one; for a row that "
             "its author added, set FLAGBENCH_MANIFESTS to the author's manifests",
             code=ExitCode.DATA,
         )

@@ -70,5 +70,5 @@ def test_a_git_that_does_not_answer_is_not_waited_for(
     (tmp_path / "git").write_text("#!/bin/sh\nsleep 600\n", encoding="utf-8")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(queries, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(queries, "ANSWER_SECONDS", 0.1)
     assert checkout.commit() is None
