@@ -24,7 +24,6 @@ from flagbench.price import check_price
 from flagbench.records.bundle_documents import write_bundle
 from flagbench.runs import preview
 from flagbench.runs.keep import open_usable_store
-from flagbench.runs.launchers.describe import Described
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.reproduce import page
@@ -33,7 +32,7 @@ from flagbench.runs.reproduce.bundle_files import bundle_files
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.nearest import find_claim
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of
-from flagbench.runs.reproduce.preflight import check_machine, describe_layout, look_at_image, wrong_machine_error
+from flagbench.runs.reproduce.preflight import check_image, check_layout, check_machine, wrong_machine_error
 from flagbench.runs.reproduce.repeat import Reproduction, run_all
 from flagbench.runs.series import SeriesOptions, plan_sides
 from flagbench.runs.target import ViaOption, choose_via, target_of
@@ -104,23 +103,20 @@ def command(
     records = open_usable_store(store)
     in_container = target.via == "docker"
     findings: list[Diagnosis] = []
-    described: Described | None = None
-    layout = describe_layout(plan, container=in_container)
-    if isinstance(layout, Described):
-        described = layout
-    else:  # the finding that says why these devices cannot have the layout
-        findings.append(layout)
+    layout = check_layout(plan, container=in_container)
+    if layout.finding is not None:
+        findings.append(layout.finding)
     facts = look_at_machine(plan.request.options.gpus)
     findings += check_machine(plan, catalog, facts, store, container=in_container)
     if dry_run:
-        findings += look_at_image(target, catalog)
+        findings += check_image(target, catalog)
     line = _command_line(claim.id, on, options, limits)
     reproduction = Reproduction(plan, limits, target, line, findings)
     if not dry_run:
         page.announce(reproduction)
         if reproduction.forbidden:
             raise wrong_machine_error(plan, catalog, facts, reproduction.forbidden)
-    expected = estimate(described, plan.request.stack, records, catalog.claims.values())
+    expected = estimate(layout.described, plan.request.stack, records, catalog.claims.values())
     page.warn_of_limit(limits, expected)
     if dry_run:
         page.dry_run(reproduction, expected, as_json=as_json)
@@ -132,8 +128,8 @@ def command(
     target.launcher.command(target.request)  # raises an error if something that the launcher needs is not installed
     series = SeriesOptions(repeat=limits.looks[-1], name=name)
     digest = None
-    if described is not None:
-        digest = described.digest
+    if layout.described is not None:
+        digest = layout.described.digest
     (side,) = plan_sides(series, [target], records, line, [digest])
     with logged() as log:
         outcome = run_all(side, reproduction, records)

@@ -254,8 +254,8 @@ def _find_claim(contents: BundleContents, catalog: Catalog) -> Claim:
     if claim is None:
         raise FlagbenchError(
             f"the bundle is of the claim '{brief(name)}', which this flagbench {__version__} does not have",
-            remedy=f"use the flagbench that wrote it, {brief(contents.writer_version)}, or a newer one; for a row that "
-            "its author added, set FLAGBENCH_MANIFESTS to the author's manifests",
+            remedy=f"use the flagbench that wrote it, {brief(contents.writer_version)}, or a newer one; for a row "
+            "that its author added, set FLAGBENCH_MANIFESTS to the author's manifests",
             code=ExitCode.DATA,
         )
     return claim

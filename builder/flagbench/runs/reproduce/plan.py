@@ -78,7 +78,7 @@ class ReproductionPlan:
     comparable: bool
     """Whether the speed can be compared, as far as is known before anything runs. Another software stack does not
     forbid it; the verdict then says `software differs`."""
-    elsewhere: bool
+    stack_was_chosen: bool
     """Whether --on chose the stack: then hardware other than the row's is no error."""
     name: str | None
     """Name of the series, from which the seed of each run is computed; None: all runs have the row's seed."""
@@ -127,7 +127,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         tuple(differs),
         unpublished(claim, case),
         comparable=comparable,
-        elsewhere=on is not None,
+        stack_was_chosen=on is not None,
         name=options.name,
     )
 

@@ -1,6 +1,7 @@
 """Checks a machine before a row is run on it: whether it is the row's hardware, and whether anything disturbs a run.
 
-A row is a published result (claim). Each check yields findings; one with the level FAIL forbids the run.
+A row is a published result, which is to be reproduced; code calls it a claim (`plan.claim`). Each check yields
+findings; one with the level FAIL forbids the run.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
@@ -27,15 +29,33 @@ from flagbench.runs.target import Target
 from flagbench.verdict import conditions
 from flagbench_core.exit_codes import ExitCode
 
+# Names of findings. They are in the output of --json, so they do not change.
 DEVICE = "device"
-"""The name of the finding on the model of the devices. Other modules look it up by this name.
-
-Names of findings are in the output of --json, so they do not change.
-"""
+"""The finding on the model of the devices. Other modules look it up by this name."""
 _DEVICE_COUNT = "devices"
-"""The name of a finding on which, and how many, devices there are."""
+"""The finding on the number of devices, or that they are unknown."""
+_DEVICE_MEMORY = "memory of the device"
+"""The finding that a device has less memory than its model: only a part of it can be used."""
+_PARTITIONS = "MIG"
+"""The finding that devices are partitioned (NVIDIA's multi-instance GPU)."""
+_DRIVER = "driver"
+"""The finding on the version of the devices' driver."""
+_NODES = "nodes"
+"""The finding that the row has several nodes."""
+_LAYOUT = "layout"
+"""The finding that the model cannot be divided over the devices."""
+_IMAGE = "image"
+"""The finding on the image of the run."""
+_ENGINE = "engine"
+"""The finding that the container engine does not answer."""
+_LOCK = "lock"
+"""The finding that the stack's lockfile is missing or does not fit, so that no image can be built."""
+
 _REPEATS = 5
-"""Runs of the command that is shown for several nodes: with fewer, the verdict takes their spread from other runs."""
+"""The runs that the command shown for several nodes makes: enough for the verdict to use the spread between them.
+
+With fewer, the verdict takes the spread from other runs (RUNS_FOR_STUDENT in flagbench.verdict.stats.between).
+"""
 
 
 def check_machine(
@@ -47,7 +67,7 @@ def check_machine(
 
     Args:
         plan: the run of the row.
-        catalog: all cases, stacks and claims.
+        catalog: all cases, stacks and rows.
         facts: what was found out about this machine.
         store: the address of the store, whose disk is checked; None: the default one.
         container: whether the run is in a container.
@@ -73,6 +93,7 @@ def wrong_machine_error(
     machine = facts.accelerators
     model = machine_conditions(machine, catalog)[conditions.DEVICE_MODEL]
     closest = ""
+    # A machine with the row's model needs no other row: the number or the state of its devices forbids the run.
     if machine.devices and model != plan.claim.conditions.get(conditions.DEVICE_MODEL):
         rows = nearest_lines(plan.claim.case, machine, catalog)
         closest = "\n  ".join(["\nrows that come closest to this machine:", *rows])
@@ -88,7 +109,7 @@ def wrong_machine_error(
     )
 
 
-def look_at_image(target: Target, catalog: Catalog) -> list[Diagnosis]:
+def check_image(target: Target, catalog: Catalog) -> list[Diagnosis]:
     """Check that the container engine answers and has the image of a run; if not, that the image can be built.
 
     Returns no finding for a run without an image, or with one in a bucket.
@@ -104,34 +125,41 @@ def look_at_image(target: Target, catalog: Catalog) -> list[Diagnosis]:
         return []
     image_error = _image_error(target)
     if image_error is None:
-        return [Diagnosis("image", Level.OK, image)]
-    name = "image"
+        return [Diagnosis(_IMAGE, Level.OK, image)]
+    name = _IMAGE
     if image_error.code is ExitCode.ENGINE:
-        name = "engine"
+        name = _ENGINE
     findings = [Diagnosis(name, Level.WARN, image_error.message, image_error.remedy)]
     stack = target.request.stack
     try:
         require_locked(stack, read_lock(stack, images_root(catalog)), BuildOptions())
     except FlagbenchError as error:
         detail = f"an image cannot be built yet: {error.message}"
-        findings.append(Diagnosis("lock", Level.WARN, detail, error.remedy))
+        findings.append(Diagnosis(_LOCK, Level.WARN, detail, error.remedy))
     return findings
 
 
-def describe_layout(plan: ReproductionPlan, *, container: bool) -> Described | Diagnosis:
-    """The configuration of the runs, or a finding (FAIL) if the model cannot be divided over the devices.
+class LayoutCheck(NamedTuple):
+    """The configuration of the runs, or the reason why there can be none: one of the two fields is None."""
+
+    described: Described | None
+    finding: Diagnosis | None
+    """A finding with the level FAIL."""
+
+
+def check_layout(plan: ReproductionPlan, *, container: bool) -> LayoutCheck:
+    """Resolve the configuration of the runs, and check that the model can be divided over the devices.
 
     Raises FlagbenchError (DATA) if a folder is missing.
     """
     try:
-        return describe(plan.request, container=container)
+        return LayoutCheck(describe(plan.request, container=container), None)
     except FlagbenchError as error:
         if error.code is not ExitCode.USAGE:
             raise
         command = f"`flagbench plan {plan.request.case.name} --gpus N --mem GIB`"
-        return Diagnosis(
-            "layout", Level.FAIL, error.message, f"ask for other --gpus with --on; {command} has layouts"
-        )
+        remedy = f"ask for other --gpus with --on; {command} has layouts"
+        return LayoutCheck(None, Diagnosis(_LAYOUT, Level.FAIL, error.message, remedy))
 
 
 def _engine_is_remote() -> bool:
@@ -156,7 +184,7 @@ def _check_nodes(plan: ReproductionPlan) -> Iterator[Diagnosis]:
         words = ["flagbench", "run", plan.request.name, *options.command_line()]
         words += [f"--repeat={_REPEATS}", f"--name={name}"]
         yield Diagnosis(
-            "nodes",
+            _NODES,
             Level.FAIL,
             f"the row has {options.nodes} nodes, and this command runs on one",
             f"start `{shlex.join(words)} --node-rank=K --master=HOST:PORT` on each node, then `flagbench "
@@ -165,7 +193,11 @@ def _check_nodes(plan: ReproductionPlan) -> Iterator[Diagnosis]:
 
 
 def _check_devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts) -> Iterator[Diagnosis]:
-    """Check the model, number and memory of the devices, and that they are not partitioned."""
+    """Check the model, number and memory of the devices, and that they are not partitioned.
+
+    Too few devices always forbid the run (FAIL). Other devices than the row's, or parts of devices, forbid it unless
+    --on chose the stack: then it is a warning.
+    """
     machine = facts.accelerators
     if not machine.devices:
         detail = "no accelerator was found"
@@ -175,7 +207,9 @@ def _check_devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts
             remedy = machine.remedy or remedy
         yield Diagnosis(DEVICE, Level.FAIL, detail, remedy)
         return
-    level = Level.WARN if plan.elsewhere else Level.FAIL
+    level = Level.FAIL
+    if plan.stack_was_chosen:
+        level = Level.WARN
     cards = find_device_models(machine, catalog, partitions=True)
     yield _check_device_model(plan, machine, cards, level)
     needed = plan.request.options.gpus
@@ -190,10 +224,10 @@ def _check_devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts
         smallest_gib = _smallest_memory(machine, card)
         if smallest_gib is not None and smallest_gib < WHOLE_MEMORY * card.memory_gib:
             detail = f"{smallest_gib:.1f} GiB, a whole {card.name} has {card.memory_gib:g}"
-            yield Diagnosis("memory of the device", level, detail, "use a whole device")
+            yield Diagnosis(_DEVICE_MEMORY, level, detail, "use a whole device")
     if facts.partitions:
         remedy = "use whole devices, or ask the machine's administrator to disable MIG"
-        yield Diagnosis("MIG", level, "; ".join(facts.partitions), remedy)
+        yield Diagnosis(_PARTITIONS, level, "; ".join(facts.partitions), remedy)
 
 
 def _smallest_memory(machine: Machine, card: DeviceModel) -> float | None:
@@ -208,8 +242,13 @@ def _smallest_memory(machine: Machine, card: DeviceModel) -> float | None:
 def _check_device_model(
     plan: ReproductionPlan, machine: Machine, cards: Sequence[DeviceModel], level: Level
 ) -> Diagnosis:
-    """Check that the machine has the row's device. `level`: the level of the finding if it does not."""
+    """Check that the machine has the row's device.
+
+    `cards`: the models of the machine's devices. `level`: the level of the finding if the row's is not among them.
+    """
     wanted = str(plan.claim.conditions.get(conditions.DEVICE_MODEL))
+    # A machine that also has devices of other models passes: on which of them a run was, its record says, and the
+    # verdict compares that.
     has_name = any(device.name == wanted for device in machine.devices)
     has_model = any(card.has_name(wanted) for card in cards)
     if has_name or has_model:
@@ -218,7 +257,7 @@ def _check_device_model(
         f"the verdict is NOT_COMPARABLE, `flagbench expect {plan.claim.case}` shows what is published for "
         "this device, and `flagbench verify --baseline` compares with runs of your own"
     )
-    if not plan.elsewhere:
+    if not plan.stack_was_chosen:
         remedy = f"use the row's device, or name the stack to run on with --on: then {remedy}"
     return Diagnosis(DEVICE, level, f"{machine.described} here, the row has {wanted}", remedy)
 
@@ -231,10 +270,10 @@ def _check_driver(plan: ReproductionPlan, facts: MachineFacts, *, container: boo
     drivers = ", ".join(facts.drivers)
     if container and floor is not None and older_drivers(facts.drivers, floor):
         yield Diagnosis(
-            "driver",
+            _DRIVER,
             Level.WARN,
             f"{drivers} is older than {floor}, which the image of {plan.request.stack.name} needs",
             f"install driver {floor} or newer, or choose a stack for this driver with --on",
         )
     else:
-        yield Diagnosis("driver", Level.OK, drivers)
+        yield Diagnosis(_DRIVER, Level.OK, drivers)

@@ -73,16 +73,19 @@ def tokenise(
             "blocks": len(stream.blocks),
             "tokens_dropped": stream.tokens - stream.blocks.size,
         }
-    prompts = mmlu.prompts(questions, vocabulary, length, shots, report)
-    for name in ("tokens", "offsets", "answers", "subject_ids", "shots"):
-        arrays["mmlu_" + name] = getattr(prompts, name)
+    prompts = mmlu.make_prompts(questions, vocabulary, length, shots, report)
+    arrays["mmlu_tokens"] = prompts.tokens
+    arrays["mmlu_offsets"] = prompts.offsets
+    arrays["mmlu_answers"] = prompts.answers
+    arrays["mmlu_subject_ids"] = prompts.subject_ids
+    arrays["mmlu_shots"] = prompts.shot_counts
     facts["mmlu"] = {
         "subjects": prompts.subjects,
         "questions": len(prompts.answers),
         "shots": shots,
-        "mean_shots": float(prompts.shots.mean()),
+        "mean_shots": float(prompts.shot_counts.mean()),
         "mean_length": float(np.diff(prompts.offsets).mean()),
-        "questions_cut": prompts.cut,
+        "questions_cut": prompts.questions_cut,
     }
     facts["vocabulary"] = {
         "sha256": vocabulary.sha256,

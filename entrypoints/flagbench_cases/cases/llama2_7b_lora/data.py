@@ -140,7 +140,12 @@ def load(data: dict[str, Any], model: dict[str, Any], folder: str | None, seed: 
     if data["source"] == "shipped":
         vocabulary = MmluVocabulary(os.path.join(TINY, "tokenizer.model"), model["vocab_size"])
         tokenised = blocks.tokenise(
-            samsum.find(TINY), mmlu.find(TINY), vocabulary, data["sequence_length"], data["shots"], report_nothing
+            samsum.find(TINY),
+            mmlu.find_folder(TINY),
+            vocabulary,
+            data["sequence_length"],
+            data["shots"],
+            report_nothing,
         )
         return _make_sets("the tiny set", tokenised, data, model, blocks.Conditions("shipped", "shipped"))
     prepared = prepared_folder.open_folder(folder or "", "llama2-7b-lora", "data", (blocks.FORMAT,))

@@ -3,6 +3,9 @@
 A data folder has dev/{subject}_dev.csv with the examples and test/{subject}_test.csv with the questions, both without
 a header. A row is the question, four choices, and the letter of the right one. Cells may be quoted and contain line
 breaks.
+
+"The publisher" below is FlagPerf. Prompts are made as there, so that accuracies can be compared with the published
+ones: choices are printed as there, and a prompt that is too long is shortened as there.
 """
 
 from __future__ import annotations
@@ -31,19 +34,17 @@ COLUMNS = 6
 ROW_REMEDY = f"a line is question, four choices, answer; {UNPACK_REMEDY}"
 MAX_ANSWER_LENGTH = 20
 """Most characters of an invalid answer that an error shows."""
-MISSING = frozenset(
+PANDAS_MISSING = frozenset(
     ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"]
     + ["NULL", "NaN", "None", "n/a", "nan", "null"]
 )
 """Cells that pandas 2 reads as missing."""
-WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
+PANDAS_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 """Cells of which pandas 2 makes a column of integers."""
-NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*|[+-]?inf(inity)?", re.IGNORECASE)
+PANDAS_FLOAT = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*|[+-]?inf(inity)?", re.IGNORECASE)
 """Cells of which pandas 2 makes a column of floats."""
-
-
-INCOMPLETE = -1
-"""Stands for the number of shots of a prompt in which even the question is incomplete."""
+QUESTION_CUT = -1
+"""The count of shots of a prompt in which even the question is incomplete."""
 
 
 class MmluVocabulary(llama.Vocabulary):
@@ -78,12 +79,12 @@ class Prompts(NamedTuple):
     offsets: np.ndarray  # int64 [n + 1]: the start of each prompt
     answers: np.ndarray  # int8 [n]: 0 to 3
     subject_ids: np.ndarray  # int16 [n]
-    shots: np.ndarray  # int8 [n]: complete solved examples before the question
-    cut: int  # number of questions that do not fit even without shots
+    shot_counts: np.ndarray  # int8 [n]: complete solved examples before the question
+    questions_cut: int  # number of questions that do not fit even without shots
     subjects: list[str]
 
 
-def find(folder: str) -> str:
+def find_folder(folder: str) -> str:
     """Return the folder with dev/ and test/, which is a data folder or in it. Raises DataError."""
     for subfolder in FOLDERS:
         path = os.path.normpath(os.path.join(folder, subfolder))
@@ -92,9 +93,9 @@ def find(folder: str) -> str:
     raise DataError(f"{folder} has no folders dev and test of MMLU", "unpack MMLU's data.tar into its folder mmlu")
 
 
-def subjects(folder: str) -> list[str]:
+def list_subjects(folder: str) -> list[str]:
     """Return the sorted names of the subjects. Raises DataError if a file is missing, or a name is not UTF-8."""
-    subjects_of: dict[str, list[str]] = {}
+    subjects_by_part: dict[str, list[str]] = {}
     for part in ("dev", "test"):
         part_folder = os.path.join(folder, part)
         ending = f"_{part}.csv"
@@ -102,17 +103,17 @@ def subjects(folder: str) -> list[str]:
             names = os.listdir(part_folder)
         except OSError as error:
             raise DataError(f"{part_folder} cannot be read ({error.strerror})", UNPACK_REMEDY) from None
-        subjects_of[part] = sorted(name[: -len(ending)] for name in names if name.endswith(ending))
-        for name in subjects_of[part]:
+        subjects_by_part[part] = sorted(name[: -len(ending)] for name in names if name.endswith(ending))
+        for name in subjects_by_part[part]:
             _check_utf8(part_folder, name + ending, name)
     for part, counterpart in (("dev", "test"), ("test", "dev")):
-        for name in subjects_of[counterpart]:
-            if name not in subjects_of[part]:
+        for name in subjects_by_part[counterpart]:
+            if name not in subjects_by_part[part]:
                 path = os.path.join(folder, part, f"{name}_{part}.csv")
                 raise DataError(f"{path} does not exist", UNPACK_REMEDY)
-    if not subjects_of["test"]:
+    if not subjects_by_part["test"]:
         raise DataError(f"{os.path.join(folder, 'test')} has no {{subject}}_test.csv", UNPACK_REMEDY)
-    return subjects_of["test"]
+    return subjects_by_part["test"]
 
 
 def _check_utf8(folder: str, file: str, name: str) -> None:
@@ -123,7 +124,7 @@ def _check_utf8(folder: str, file: str, name: str) -> None:
         raise DataError(f"{folder} has {file!r}, which is not valid UTF-8", UNPACK_REMEDY) from None
 
 
-def read(path: str) -> list[Row]:
+def read_rows(path: str) -> list[Row]:
     """Read the rows of a file, their choices as the publisher prints them. Raises DataError naming file and line.
 
     The publisher reads the files with pandas, which changes some choices: `1` may become `1.0`.
@@ -155,17 +156,19 @@ def as_pandas_prints(cells: Sequence[str]) -> list[str]:
     Missing cells are `nan`, and turn integers into floats. Source: pandas 2.2, _libs/parsers.pyx, `_convert_tokens`
     and STR_NA_VALUES.
     """
-    present = [cell for cell in cells if cell not in MISSING]
+    present = [cell for cell in cells if cell not in PANDAS_MISSING]
     convert: Callable[[str], object] = str
-    if all(WHOLE_NUMBER.fullmatch(cell) for cell in present):
-        convert = int if len(present) == len(cells) else float
-    elif all(NUMBER.fullmatch(cell) for cell in present):
+    if all(PANDAS_INTEGER.fullmatch(cell) for cell in present):
+        convert = int
+        if len(present) < len(cells):
+            convert = float
+    elif all(PANDAS_FLOAT.fullmatch(cell) for cell in present):
         convert = float
     elif all(cell.lower() in ("true", "false") for cell in present):
         convert = str.capitalize
     texts = []
     for cell in cells:
-        if cell in MISSING:
+        if cell in PANDAS_MISSING:
             texts.append("nan")
         else:
             texts.append(str(convert(cell)))
@@ -199,15 +202,15 @@ def format_solved(row: Row) -> str:
     return f"{format_question(row)} {CHOICES[row.answer]}\n\n"
 
 
-def fit(
-    heading: str, shots: list[str], question: str, encode: Callable[[str], list[int]], limit: int
+def fit_prompt(
+    heading: str, solved: list[str], question: str, encode: Callable[[str], list[int]], limit: int
 ) -> tuple[str, list[int]]:
     """Return the prompt as text and ids, shortened until it has at most `limit` tokens including <s>.
 
     Like the publisher, split it at blank lines and repeatedly drop the part after the heading: the solved examples in
-    order, and finally the question itself, which leaves only the heading.
+    order, and finally even the question itself, which leaves only the heading.
     """
-    text = heading + "".join(shots) + question
+    text = heading + "".join(solved) + question
     ids = [llama.BOS] + encode(text)
     while len(ids) > limit:
         parts = text.split("\n\n")
@@ -219,37 +222,41 @@ def fit(
     return text, ids
 
 
-def remaining_shots(text: str, shots: list[str], question: str) -> int:
-    """Return the number of complete solved examples in a shortened prompt, or INCOMPLETE without a whole question."""
-    # They follow the heading or, if a shot contains a blank line, its remaining part.
-    for count in range(len(shots), -1, -1):
-        if text.endswith("\n\n" + "".join(shots[len(shots) - count :]) + question):
+def count_shots(text: str, solved: list[str], question: str) -> int:
+    """Return the number of complete solved examples in a shortened prompt; QUESTION_CUT if the question is not whole."""
+    # The first examples were dropped, so the last ones remain. A blank line precedes them: it ends the heading or, if
+    # an example contains a blank line itself and was dropped only in part, another part of that example.
+    for count in range(len(solved), -1, -1):
+        remaining = "".join(solved[len(solved) - count :])
+        if text.endswith("\n\n" + remaining + question):
             return count
-    return INCOMPLETE
+    return QUESTION_CUT
 
 
-def prompts(folder: str, vocabulary: MmluVocabulary, length: int, shots: int, report: Report) -> Prompts:
+def make_prompts(
+    folder: str, vocabulary: MmluVocabulary, length: int, shots_per_prompt: int, report: Report
+) -> Prompts:
     """Make prompts of at most `length` tokens of all questions in a folder. Raises DataError."""
-    names = subjects(folder)
+    subjects = list_subjects(folder)
     ids: list[np.ndarray] = []
     answers: list[int] = []
     subject_ids: list[int] = []
     shot_counts: list[int] = []
-    for number, name in enumerate(names):
-        path = os.path.join(folder, "dev", name + "_dev.csv")
-        examples = read(path)[:shots]
-        if len(examples) < shots:
-            raise DataError(f"{path} has {len(examples)} questions, fewer than {shots}", UNPACK_REMEDY)
-        heading = format_heading(name)
+    for subject_id, subject in enumerate(subjects):
+        path = os.path.join(folder, "dev", subject + "_dev.csv")
+        examples = read_rows(path)[:shots_per_prompt]
+        if len(examples) < shots_per_prompt:
+            raise DataError(f"{path} has {len(examples)} questions, fewer than {shots_per_prompt}", UNPACK_REMEDY)
+        heading = format_heading(subject)
         solved = [format_solved(row) for row in examples]
-        for row in read(os.path.join(folder, "test", name + "_test.csv")):
+        for row in read_rows(os.path.join(folder, "test", subject + "_test.csv")):
             question = format_question(row)
-            text, tokens = fit(heading, solved, question, vocabulary.encode, length)
+            text, tokens = fit_prompt(heading, solved, question, vocabulary.encode, length)
             ids.append(np.array(tokens, dtype=np.int32))
             answers.append(row.answer)
-            subject_ids.append(number)
-            shot_counts.append(remaining_shots(text, solved, question))
-        report("tokenise MMLU", number + 1, len(names))
+            subject_ids.append(subject_id)
+            shot_counts.append(count_shots(text, solved, question))
+        report("tokenise MMLU", subject_id + 1, len(subjects))
     offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in ids])]).astype(np.int64)
     counts = np.array(shot_counts)
     return Prompts(
@@ -257,7 +264,7 @@ def prompts(folder: str, vocabulary: MmluVocabulary, length: int, shots: int, re
         offsets=offsets,
         answers=np.array(answers, dtype=np.int8),
         subject_ids=np.array(subject_ids, dtype=np.int16),
-        shots=np.maximum(counts, 0).astype(np.int8),
-        cut=int((counts == INCOMPLETE).sum()),
-        subjects=names,
+        shot_counts=np.maximum(counts, 0).astype(np.int8),  # QUESTION_CUT becomes 0
+        questions_cut=int((counts == QUESTION_CUT).sum()),
+        subjects=subjects,
     )

@@ -50,7 +50,7 @@ def write(folder: Path, dev: str | bytes = "", test: str | bytes = "", subject: 
 
 def prompts(folder: Path, shots: int = 1) -> mmlu.Prompts:
     vocabulary = MmluVocabulary(str(Path(data.TINY) / "tokenizer.model"), 512)
-    return mmlu.prompts(str(folder), vocabulary, 128, shots, lambda *_: None)
+    return mmlu.make_prompts(str(folder), vocabulary, 128, shots, lambda *_: None)
 
 
 GOOD = ",".join(ROW) + "\n"
@@ -63,17 +63,17 @@ def test_the_published_prompt() -> None:
 
 def test_shots_are_dropped_from_the_first_on() -> None:
     head, shots, question = "head\n\n", [f"shot {n}\n\n" for n in range(5)], "question"
-    text, ids = mmlu.fit(head, shots, question, words, 6)  # <s>, head, two of each shot, question
+    text, ids = mmlu.fit_prompt(head, shots, question, words, 6)  # <s>, head, two of each shot, question
     assert text == "head\n\nshot 4\n\nquestion"
     assert len(ids) == 5
     assert ids[0] == BOS
-    assert mmlu.remaining_shots(text, shots, question) == 1
+    assert mmlu.count_shots(text, shots, question) == 1
 
 
 def test_a_question_too_long_alone_is_dropped_and_counted() -> None:
-    text, _ = mmlu.fit("head\n\n", ["shot\n\n"], "a question of six words, really", words, 5)
+    text, _ = mmlu.fit_prompt("head\n\n", ["shot\n\n"], "a question of six words, really", words, 5)
     assert text == "head"
-    assert mmlu.remaining_shots(text, ["shot\n\n"], "a question of six words, really") == -1
+    assert mmlu.count_shots(text, ["shot\n\n"], "a question of six words, really") == mmlu.QUESTION_CUT
 
 
 def test_prompts_of_a_folder(tmp_path: Path) -> None:
@@ -83,14 +83,14 @@ def test_prompts_of_a_folder(tmp_path: Path) -> None:
     assert made.subjects == ["a_music", "b_art"]
     assert made.subject_ids.tolist() == [0, 1, 1]
     assert made.answers.tolist() == [0, 0, 3]
-    assert made.cut == 0
+    assert made.questions_cut == 0
     assert np.diff(made.offsets).max() <= 128
     assert made.tokens[made.offsets[:-1]].tolist() == [BOS] * 3
 
 
 def test_quotes_commas_and_line_ends_in_cells(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b'"a ""b"",\nc",1,"2\r\n2",3,4,B\n\nq,1,2,3,4,C\n')
-    rows = mmlu.read(str(tmp_path / "x.csv"))
+    rows = mmlu.read_rows(str(tmp_path / "x.csv"))
     assert rows[0] == ('a "b",\nc', ("1", "2\r\n2", "3", "4"), 1)
     assert rows[1].answer == 2
 
@@ -118,7 +118,7 @@ def test_columns_print_as_in_pandas_2(cells: list[str], printed: list[str]) -> N
 
 def test_choices_are_read_by_column(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("q,0.10,01,a,None,A\n0.50,2,03,0.10,None,B\n")
-    rows = mmlu.read(str(tmp_path / "x.csv"))
+    rows = mmlu.read_rows(str(tmp_path / "x.csv"))
     assert rows[0].choices == ("0.1", "1", "a", "nan")
     assert rows[1] == ("0.50", ("2.0", "3", "0.10", "nan"), 1)
 
@@ -145,7 +145,7 @@ def test_too_few_solved_examples(tmp_path: Path) -> None:
 
 def test_folders_missing_or_empty(tmp_path: Path) -> None:
     with refuses(DataError, "dev", "test"):
-        mmlu.find(str(tmp_path))
+        mmlu.find_folder(str(tmp_path))
     for part, named in (("dev", tmp_path / "test"), ("test", "_test.csv")):
         (tmp_path / part).mkdir()
         with refuses(DataError, named):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.image
         lambda path: wordpiece.read_vocabulary(path, ()),
         lambda path: list(json_lines.objects(path)),
         samsum.read,
-        mmlu.read,
+        mmlu.read_rows,
         lambda path: MmluVocabulary(path, 512),
         weights.read_json,
     ],
