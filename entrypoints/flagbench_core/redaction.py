@@ -60,6 +60,13 @@ _HEADER_PARTS = _HEADER_PART + r"(?:,[ \t]*" + _HEADER_PART + r")*"
 
 # Credentials with a form of their own or a fixed word before them. The group `secret` is the part that is replaced.
 
+_USER_LENGTH = "{0,128}"
+"""How long the user of a URL may be."""
+_PASSWORD_LENGTH = "{1,256}"
+"""How long the password of a URL may be, up to its first @."""
+_REST_LENGTH = "{0,512}"
+"""How long each part of a password after an @ in it may be."""
+
 
 def _userinfo(delimiters: str) -> str:
     """The pattern of the user, or user and password, of a URL; `delimiters`: characters that end the URL.
@@ -70,9 +77,9 @@ def _userinfo(delimiters: str) -> str:
         r"(?<=://)(?P<secret>"
         rf"[^/?#{delimiters}]+"  # as a URL should be written: a user, or user:password, which may contain @
         r"|"  # or a password that contains a slash, a question mark or a number sign
-        rf"[^/?#:@\[{delimiters}]{{0,128}}:{_NOT_A_PORT}"  # the user
-        rf"(?=[^@{delimiters}]{{1,256}}@)[^@{delimiters}]+"  # the password, up to its first @
-        rf"(?:@[^/?#@{delimiters}]{{0,512}}(?=@))*"  # the rest of it, if another @ follows before the path
+        rf"[^/?#:@\[{delimiters}]{_USER_LENGTH}:{_NOT_A_PORT}"  # the user
+        rf"(?=[^@{delimiters}]{_PASSWORD_LENGTH}@)[^@{delimiters}]+"  # the password, up to its first @
+        rf"(?:@[^/?#@{delimiters}]{_REST_LENGTH}(?=@))*"  # the rest of it, if another @ follows before the path
         r")@"
     )
 
@@ -107,11 +114,21 @@ _SECRET_HEADER = r"(?i)\bx-[a-z-]{0,40}(?:token|key|secret)" + _NAME_END + r":[ 
 _BEARER = r"(?i)\b(?:Bearer|Basic)\s+(?P<secret>[A-Za-z0-9+/._~-]{16,}={0,2})"
 """A token after its scheme, outside of a header; shorter words are more likely part of a sentence."""
 _SERVICE_TOKEN = (
-    r"(?<![A-Za-z0-9])(?P<secret>(?:gh[opsru]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-|xox[abeprs]-|AKIA"
-    r"|ASIA|sk-(?=\S{0,80}[0-9])|eyJ|pypi-Ag|dckr_[a-z]{3}_|nvapi-|hv[sb]\.|ya29\.)[A-Za-z0-9][A-Za-z0-9_.-]{11,})"
+    r"(?<![A-Za-z0-9])(?P<secret>(?:"
+    r"gh[opsru]_|github_pat_"  # GitHub
+    r"|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-"  # GitLab
+    r"|xox[abeprs]-"  # Slack
+    r"|AKIA|ASIA"  # AWS
+    r"|sk-(?=\S{0,80}[0-9])"  # OpenAI; sk-learn-nightly, which has no digit, is a package
+    r"|eyJ"  # a JSON web token: the base64 of {"
+    r"|pypi-Ag"  # PyPI
+    r"|dckr_[a-z]{3}_"  # Docker
+    r"|nvapi-"  # NVIDIA
+    r"|hv[sb]\."  # Vault
+    r"|ya29\."  # Google's OAuth
+    r")[A-Za-z0-9][A-Za-z0-9_.-]{11,})"
 )
-"""A token with the prefix of GitHub, GitLab, Slack, AWS, OpenAI, a JSON web token, PyPI, Docker, NVIDIA, Vault or
-Google's OAuth; not sk-learn-nightly."""
+"""A token with the prefix of a service."""
 _PLAIN_SERVICE_TOKEN = r"(?<![A-Za-z0-9])(?P<secret>(?:hf_|npm_|sk-)[A-Za-z0-9]{16,}|AIza[\w-]{30,})"
 """A token of letters and digits alone, of Hugging Face, npm, OpenAI or Google; neither hf_hub_download nor
 npm_config_registry."""
@@ -120,10 +137,13 @@ _URL_SIGNATURE = r"(?i)[?&#](?:[\w-]{0,40}[-_])?sig(?:nature)?=(?P<secret>[^&\s\
 _URL_KEY = r"(?i)[?&](?:key|code)=(?![0-9]{1,4}\b)(?P<secret>[^&\s\"'<>]+)"
 """The key of a URL, ?key=... or &code=..., unless it is a short number."""
 _CURL_USER = (
-    r"(?<!\S)(?:-[uU]|--(?:proxy-)?user)[ \t=]{1,8}[\"']?[^\s:\"'/]{1,64}:"
-    r"(?!(?:[0-9]+|root|nogroup|users|docker|video|render|staff)(?![^\s\"']))(?P<secret>[^\s\"'/][^\s\"']*)"
+    r"(?<!\S)(?:-[uU]|--(?:proxy-)?user)[ \t=]{1,8}"
+    r"[\"']?[^\s:\"'/]{1,64}:"  # the user
+    # not a user and a group of `docker run`: -u 1000:0, -u user:video
+    r"(?!(?:[0-9]+|root|nogroup|users|docker|video|render|staff)(?![^\s\"']))"
+    r"(?P<secret>[^\s\"'/][^\s\"']*)"
 )
-"""The password of `curl -u user:password`; `docker run -u 1000:0` and `-u user:video` name a group."""
+"""The password of `curl -u user:password`."""
 _LOGIN_PASSWORD = r"\blogin\b[^\n]{0,200}?[ \t](?:-p|password)[ \t]+(?P<secret>[^\s\"']+)"
 """The password of `docker login -p ...`, or of a line of a netrc file."""
 _PATTERNS = (
@@ -175,9 +195,12 @@ _PASSWORD_NAME = r"(?i)PASSW|PASSPHRASE|(?:^(?!(?-i:PWD))|_)PWD$"
 """Names of passwords; PWD alone, in capitals, is a shell's working directory."""
 _SECRET_NAME = (
     r"(?i)TOKENS?(?![A-Z])"  # not TOKENIZERS_PARALLELISM
-    r"|SECRET|CREDENTIAL|APIKEY|(^|_)AUTH$|(^|_)PASS$|ACCESS_?SIGNATURE|(GIT|HUB|LAB|GH|AZURE|DEVOPS)_PAT$"
+    r"|SECRET|CREDENTIAL|APIKEY|(^|_)AUTH$|(^|_)PASS$"
+    r"|ACCESS_?SIGNATURE"  # Azure's shared access signatures
+    r"|(GIT|HUB|LAB|GH|AZURE|DEVOPS)_PAT$"  # personal access tokens: github_pat, not search_pat
     r"|(API|ACCESS|ACCOUNT|ADMIN|AUTH|CLIENT|DEPLOY|ENCRYPTION|HMAC|LICENSE|MASTER|PRIVATE|SERVICE|SHARED|SIGNING|SSH"
     r"|STORAGE)_?KEY"
+    # in capitals alone, any other key: MY_KEY, but neither my_key nor SORT_KEY
     r"|(?-i:^[A-Z0-9_]*(?<!SORT)(?<!CACHE)(?<!PUBLIC)(?<!PRIMARY)_(KEY|PAT)$)"
 )
 """Names of variables and options that hold a secret."""

@@ -223,7 +223,7 @@ def fit_prompt(
 
 
 def count_shots(text: str, solved: list[str], question: str) -> int:
-    """Return the number of complete solved examples in a shortened prompt; QUESTION_CUT if the question is not whole."""
+    """Return the number of complete solved examples in a shortened prompt; QUESTION_CUT if its question is cut."""
     # The first examples were dropped, so the last ones remain. A blank line precedes them: it ends the heading or, if
     # an example contains a blank line itself and was dropped only in part, another part of that example.
     for count in range(len(solved), -1, -1):
