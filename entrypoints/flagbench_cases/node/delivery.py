@@ -20,23 +20,35 @@ from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 from flagbench_core.exit_codes import ExitCode
 
-# How long to wait for a stalled reader of stdout before the record is stored.
 PRINT_SECONDS = 10.0
+"""How long to wait for a stalled reader of stdout before the record is stored."""
 UPLOAD_SECONDS = 5.0
 """How long an upload may go on after a signal: `docker stop` gives a container 10 s in all."""
 
 
 class Targets(NamedTuple):
-    """Where the results of this node go in addition to stdout; the folders of --out and --bundle."""
+    """Where the results of this node go in addition to stdout."""
 
     out: str | None = None
+    """The folder of --out, for the record."""
     bundle: str | None = None
+    """The folder of --bundle."""
     store: stores.Store | None = None
+    """The store of --store, for the record and the bundle."""
 
     @property
     def want_bundle(self) -> bool:
         """Whether a bundle is made."""
         return self.store is not None or self.bundle is not None
+
+
+class Delivered(NamedTuple):
+    """The end of a delivery."""
+
+    code: int
+    """The exit code for this process."""
+    lost: str | None
+    """What failed, as text; None if nothing did."""
 
 
 class Delivery:
@@ -57,12 +69,16 @@ class Delivery:
         self._bundle = bundle
         self._interruption = interruption
         self._failures: list[str] = []
+        """What failed so far, one message each."""
         self._complete = True
+        """Whether everything that was asked for exists so far, apart from the record on stdout."""
         self._unsent: Unsent | None = None
+        """The folder in which results wait for their upload; None if nothing is to be uploaded later."""
         if targets.store is not None and targets.store.meant_for:
             meant_for = targets.store.meant_for
             self._unsent = self._try(lambda: Unsent(record_id, meant_for, targets.out), required=False)
         self._waits = False
+        """Whether something was written to that folder."""
 
     def fail(self, error: CaseError) -> None:
         """Note something that was asked for and is missing, such as a bundle."""
@@ -70,44 +86,50 @@ class Delivery:
         self._failures.append(error.message)
         self._complete = False
 
-    def deliver_record(self, record: dict[str, Any], stdout: int) -> tuple[int, str | None]:
-        """Hand over a record and the bundle; returns the exit code of the process, and what failed.
+    def deliver_record(self, record: dict[str, Any], stdout: int) -> Delivered:
+        """Hand over a record and the bundle. `stdout`: the file descriptor to which the record is printed.
 
         The exit code is that of the run if the record was kept: on stdout or, if stdout failed, in --out or the
         store. It is 14 if the record was kept nowhere, or if a requested copy of it or of the bundle could not be
         written.
         """
-        line, run_code = assemble.to_line(record), int(record["status"]["exit_code"])
+        line = assemble.to_line(record)
+        run_code = int(record["status"]["exit_code"])
         written = self._keep(line)
         writer = output.LineWriter(stdout, line)
         printed = self._print(writer, PRINT_SECONDS)
         stored = self._store(record, line)
         if printed is False:  # stdout is read slowly; meanwhile the record has been stored
             printed = self._print(writer)
-        if record["status"]["phase"] != "usage" and not (printed or stored or written):
-            return int(ExitCode.NOT_STORED), self.lost
-        return self._code(run_code), self.lost
+        is_kept = printed or stored or written
+        # A usage error keeps its own exit code, as no measurement is lost with its record.
+        if record["status"]["phase"] != "usage" and not is_kept:
+            return Delivered(int(ExitCode.NOT_STORED), self.lost)
+        return Delivered(self._exit_code(run_code), self.lost)
 
-    def deliver_bundle(self, run_code: int) -> tuple[int, str | None]:
-        """Hand over the bundle of a node that writes no record; returns what `deliver_record` does. `run_code`: the
-        exit code of the run."""
+    def deliver_bundle(self, run_code: int) -> Delivered:
+        """Hand over the bundle of a node that writes no record. `run_code`: the exit code of the run."""
         self._keep(None)
         self._store(None, "")
-        return self._code(run_code), self.lost
+        return Delivered(self._exit_code(run_code), self.lost)
 
     @property
     def lost(self) -> str | None:
-        """What failed, as text."""
+        """What failed so far, as text; None if nothing did."""
         return "; ".join(self._failures) or None
 
-    def _code(self, run_code: int) -> int:
+    def _exit_code(self, run_code: int) -> int:
+        """Return the exit code of the run, or NOT_STORED if the run succeeded and a result is missing."""
         if run_code or self._complete:
             return run_code
         return int(ExitCode.NOT_STORED)
 
     def _print(self, writer: output.LineWriter, seconds: float | None = None) -> bool | None:
-        """Whether the record is printed; None, with the reason on stderr, if it cannot be. That alone does not change
-        how the run ended: the record may be kept elsewhere."""
+        """Print the record, for at most `seconds`; return whether all of it is printed.
+
+        Returns None, with the reason on stderr, if it cannot be printed. That alone does not change the exit code,
+        because the record may be kept elsewhere.
+        """
         try:
             return writer.write(seconds)
         except CaseError as error:
@@ -116,7 +138,12 @@ class Delivery:
             return None
 
     def _try(self, task: Callable[[], Any], required: bool = True) -> Any:
-        """The result of the task; None, with the reason on stderr, if it failed."""
+        """Run a task and return its result; return None, with the reason on stderr, if it raises CaseError.
+
+        Args:
+            task: the function to call.
+            required: whether the task writes what the user asked for, so that a failure changes the exit code.
+        """
         try:
             return task()
         except CaseError as error:
@@ -127,11 +154,18 @@ class Delivery:
             return None
 
     def _keep(self, line: str | None) -> bool:
-        """Write the bundle to the folder of --bundle and the record to that of --out; whether the latter was written.
+        """Write the bundle to the folder of --bundle, and the record to that of --out; return whether --out has it.
 
-        What has to be uploaded waits there or elsewhere. It is uploaded all the same if there is no room for it.
+        What has to be uploaded waits in the folder of --out, or in another one without --out (`Unsent`). It is uploaded
+        even if it cannot wait there, for example because the disk is full.
+
+        Args:
+            line: the record as JSON on one line; None if this node writes no record.
         """
-        folder, out, bundle, unsent = self._targets.bundle, self._targets.out, self._bundle, self._unsent
+        folder = self._targets.bundle
+        out = self._targets.out
+        bundle = self._bundle
+        unsent = self._unsent
         if folder is not None and bundle is not None:
             self._try(lambda: stores.FolderStore(folder).put_bundle(self._record_id, bundle))
         if unsent is not None and bundle is not None:  # before the record, which thus never waits without it
@@ -145,13 +179,18 @@ class Delivery:
         return written and out is not None
 
     def _store(self, record: dict[str, Any] | None, line: str) -> str | None:
-        """Put the bundle into the store, then the record; returns where the last is, None if anything failed."""
-        store, bundle, unsent = self._targets.store, self._bundle, self._unsent
+        """Put the bundle into the store, then the record.
+
+        Returns the address of the one that was stored last; None if one of them failed, or if there is no store.
+        """
+        store = self._targets.store
+        bundle = self._bundle
+        unsent = self._unsent
         if store is None or (record is None and bundle is None):
             return None
-        target = store
+        target = store  # The function below would not know that it is not None.
 
-        def put() -> str:
+        def put_all() -> str:
             where = ""
             if bundle is not None:
                 where = target.put_bundle(self._record_id, bundle)
@@ -164,18 +203,24 @@ class Delivery:
             return where
 
         if unsent is None:
-            return self._try(put)
-        where = self._try(lambda: self._uploaded(put, target.name))
+            return self._try(put_all)
+        where = self._try(lambda: self._upload(put_all, target.name))
         if where:
             say(f"stored {where}")
         return where
 
-    def _uploaded(self, put: Callable[[], str], name: str) -> str:
-        doing, remedy = f"the upload to {name}", "see the reason"
+    def _upload(self, put_all: Callable[[], str], name: str) -> str:
+        """Upload to the store called `name` in the background; return the address of what was stored last.
+
+        Raises CaseError (NOT_STORED) if it fails. Its remedy names the command that stores what was kept.
+        """
+        doing = f"the upload to {name}"
+        remedy = "see the reason"
         try:
-            return background.run(put, self._interruption, self._patience, doing)
+            return background.run(put_all, self._interruption, self._patience, doing)
         except CaseError as error:
-            reason, remedy = error.message, error.remedy or remedy
+            reason = error.message
+            remedy = error.remedy or remedy
         except (OSError, RuntimeError, MemoryError) as error:  # no more threads, files or memory
             reason = f"{doing} failed ({redact(str(error))})"
         if self._waits and self._unsent is not None:
@@ -186,7 +231,7 @@ class Delivery:
 
 
 def print_error(message: str | None, remedy: str | None) -> None:
-    """Print on stderr what is wrong and how to fix it."""
+    """Print on stderr what is wrong, and how to fix it if there is a remedy."""
     sys.stderr.write(f"error: {message}\n")
     if remedy:
         sys.stderr.write(f"fix: {remedy}\n")
