@@ -156,8 +156,8 @@ class Delivery:
     def _keep(self, line: str | None) -> bool:
         """Write the bundle to the folder of --bundle, and the record to that of --out; return whether --out has it.
 
-        What has to be uploaded waits in the folder of --out, or in another one without --out (`Unsent`). It is uploaded
-        even if it cannot wait there, for example because the disk is full.
+        What has to be uploaded waits in the folder of --out, or in another one without --out (`Unsent`). It is
+        uploaded even if it cannot wait there, for example because the disk is full.
 
         Args:
             line: the record as JSON on one line; None if this node writes no record.

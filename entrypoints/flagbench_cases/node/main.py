@@ -31,11 +31,11 @@ from flagbench_core.exit_codes import ExitCode
 DATA_REMEDY = "set --data to a folder made by `prepare` or one the case can read, or use --data synthetic"
 WEIGHTS_REMEDY = "set --weights to a folder made by `prepare`, or to a checkpoint folder that the case can read"
 SPOOL_REMEDY = "set TMPDIR to a writable folder; with `docker run --read-only`, add `--tmpfs /tmp:exec`"
-# How many files this process opens at a time while it starts the ranks, besides a pipe to each and the connections to
-# other nodes.
 OPEN_FILES = 8
-# How long shutting down may take after a second signal.
+"""How many files this process opens at a time while it starts the ranks, in addition to a pipe to each rank and the
+connections to other nodes."""
 EXIT_SECONDS = 3.0
+"""How long shutting down may take after a second signal."""
 
 
 def main(argv: list[str], interruption: Interruption, refusal: CaseError | None = None) -> int:

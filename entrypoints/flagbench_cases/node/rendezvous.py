@@ -25,12 +25,15 @@ from flagbench_cases.shared.interruption import Interruption
 from flagbench_core.exit_codes import ExitCode
 
 PROTOCOL = 1
-# Seconds between two progress messages.
+"""The version of the messages between nodes, which each node sends first."""
 REPORT_SECONDS = 5.0
+"""Seconds between two progress messages."""
 RETRY_SECONDS = 0.3
-# How long a node that failed before the rendezvous tries to report it.
+"""Seconds between two attempts to connect to node 0."""
 REPORT_FAILURE_SECONDS = 10.0
+"""How long a node that failed before the rendezvous tries to report it."""
 MAX_DIFFERENCES = 3
+"""Most differences between two nodes that an error names."""
 NODE_0_REMEDY = "check --master, and that node 0 is running"
 MISSING_REMEDY = "start the missing nodes, and check that they can reach this address"
 SAME_REMEDY = "start every node with the same arguments and the same image"

@@ -38,24 +38,25 @@ from flagbench_core.evidence.section import kind_of
 from flagbench_core.exit_codes import ExitCode
 
 POLL = 0.1
-# The same until the ranks may use their devices, which takes them and the sampler about a second.
+"""Seconds between two looks at the ranks."""
 START_POLL = 0.02
-# Limit until the ranks start: they import torch, possibly from a slow disk, and wait for the other nodes.
+"""The same until the ranks may use their devices, which takes them and the sampler of telemetry about a second."""
 START_SECONDS = 300.0
-# How long ranks may take to exit once every rank of this node has finished.
+"""Limit until the ranks start: they import torch, possibly from a slow disk, and wait for the other nodes."""
 DONE_SECONDS = 15.0
-# Processes of a run may receive a signal sent to all of them this many seconds apart.
+"""How long ranks may take to exit once every rank of this node has finished."""
 SIGNAL_SKEW_SECONDS = 0.5
-# How long the ranks wait for the sampler: without a persistence daemon, a driver takes seconds per device to start.
+"""Processes of a run may receive a signal sent to all of them this many seconds apart."""
 MONITOR_SECONDS = 60.0
-# After this many of them, the wait is explained on stderr.
+"""How long the ranks wait for the sampler: without a persistence daemon, a driver takes seconds to start a device."""
 MONITOR_SLOW_SECONDS = 5.0
-# How long the sampler may take for its last line. It does not buffer, so little is lost if it is killed.
+"""After this many of these seconds, the wait for the sampler is explained on stderr."""
 SAMPLER_SECONDS = 0.7
-# With less free space than this, bytes, a disk counts as full.
+"""How long the sampler may take for its last line. It does not buffer, so little is lost if it is killed."""
 MIN_FREE_BYTES = 2**16
-# Folders that a run reads and writes, besides its record.
+"""Bytes: with less free space than this, a disk counts as full."""
 FOLDERS = ("data", "weights", "resume", "checkpoints")
+"""The options that name folders which a run reads or writes, in addition to that of its record."""
 INTERRUPT_REMEDY = "run again; the record has what was measured until then"
 
 

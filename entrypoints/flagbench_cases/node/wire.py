@@ -12,9 +12,10 @@ import threading
 import time
 from typing import Any, Sequence
 
-# A configuration has a few KB. A longer line does not belong to this protocol.
 MAX_UNREAD_BYTES = 2**18
+"""Most bytes of an incomplete line. A configuration has a few KB; a longer line does not belong to this protocol."""
 CONNECT_SECONDS = 5.0
+"""How long one attempt to connect may take."""
 ConnectResult = queue.Queue  # receives a socket, or the OSError that prevented the connection
 
 
