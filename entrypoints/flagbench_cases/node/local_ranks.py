@@ -46,18 +46,12 @@ class LocalRanks:
         Args:
             environment: the variables of every rank. Those by which ranks differ are added, as by torch's launcher.
         """
-        gpus = len(self._readers)
         for local_rank, reader in enumerate(self._readers):
             variables = {
                 "RANK": reader.rank,
                 "LOCAL_RANK": local_rank,
                 "WORLD_SIZE": self._world,
-                "LOCAL_WORLD_SIZE": gpus,
-                "GROUP_RANK": self._node,
-                "GROUP_WORLD_SIZE": self._world // gpus,
-                "ROLE_RANK": reader.rank,
-                "ROLE_WORLD_SIZE": self._world,
-                "ROLE_NAME": "default_role",
+                "LOCAL_WORLD_SIZE": len(self._readers),
             }
             process = subprocess.Popen(
                 [sys.executable, "-u", *python_module.options("flagbench_cases.rank.worker"), self._folder],

@@ -60,7 +60,7 @@ def test_a_rank_has_the_variables_of_torch_launcher(tmp_path, started):
     ranks = started("open(%r, 'w').write(repr(dict(os.environ)))\nos._exit(0)" % str(tmp_path / "environment"))
     wait_until(lambda: not ranks.running(), 30)
     found = eval((tmp_path / "environment").read_text())
-    expected = {"RANK": "3", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "3"}
+    expected = {"RANK": "3", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1"}
     assert {name: found[name] for name in expected} == expected
 
 
