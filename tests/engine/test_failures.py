@@ -27,18 +27,6 @@ def endless(tmp_path):
     return begin
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["--gpus", "0"], ["--gpus"]),
-        (["--preset", "tiny", "--precision", "tf32"], ["TF32"]),
-        (["--preset", "tiny", "--resume", "/tmp"], ["distilbert", "resum"]),
-    ],
-)
-def test_usage(tmp_path, arguments, words):
-    run_case(tmp_path, *arguments).failed(2, "usage", *words)
-
-
 def test_unknown_case(tmp_path):
     record = run_case(tmp_path, case="no such/case\n").failed(2, "usage", "no such/case")
     assert record["case"] == "no-such-case"
@@ -119,7 +107,6 @@ def test_interrupted(endless, number, stopped_rank):
     run.process.send_signal(number)
     ended = run.wait(30)
     record = ended.failed(7, "train", number.name)
-    assert "elastic" not in ended.stderr, "the signal is reported by us alone"
     assert not any(alive(pid) for pid in pids)
     assert record["window"]["steps"] >= 1, "what was measured is kept"
     assert record["metrics"], "what was measured is kept"

@@ -1,4 +1,4 @@
-"""LoRA through peft, on both its versions: what trains, in which type, under which names; recomputed layers."""
+"""The adapters: what trains, in which type, under which names; recomputed layers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def test_only_adapters_train_and_begin_as_nothing() -> None:
     [(torch.float32, torch.float32), (torch.float16, torch.float16), (torch.bfloat16, torch.float32)],
 )
 def test_adapters_have_the_type_of_the_base_but_over_bf16(base: torch.dtype, adapters: torch.dtype) -> None:
-    """Newer versions of peft would lift fp16 too, unless told not to."""
     module = attached(base)
     assert {parameter.dtype for parameter in lora.adapters(module).values()} == {adapters}
     assert module.lm_head.weight.dtype == base

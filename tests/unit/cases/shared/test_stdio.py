@@ -75,6 +75,7 @@ def test_stderr_is_forwarded_in_order(tmp_path: Path) -> None:
         (["--help"], ">/dev/full", 14),
         (["--version"], "2>&-", 0),
         (["distilbert", "--describe"], ">/dev/full", 14),
+        (["distilbert", "--describe"], ">&-", 14),
         (["distilbert", "--describe"], "0<&- 2>&-", 0),
         (["distilbert", "--gpus", "0"], "2>/dev/full", 2),
         # A run that failed by itself: its record is kept nowhere, on stdout, or where --out is.
