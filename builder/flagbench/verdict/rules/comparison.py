@@ -1,7 +1,7 @@
 """Rules on a comparison: doubts, which make a verdict INCONCLUSIVE, and qualifiers, which a reader should know.
 
 A doubt leaves room for a slower run than the record shows. Each function is a rule, is named after the rule's id, and
-yields a message for each problem that it finds. The arguments depend on what the rule needs (`rules.table.Needs`).
+yields a message for each problem that it finds. The arguments depend on what the rule needs (`rules.table.Find`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rules on one record: if one of them finds a problem, the record is INVALID.
 
 Each function is a rule, is named after the rule's id, and yields a message for each problem that it finds. The
-arguments depend on what the rule needs (`rules.table.Needs`): a Subject, which is a record with its case and its
+arguments depend on what the rule needs (`rules.table.Find`): a Subject, which is a record with its case and its
 recomputed metrics, and for EVIDENCE also the record's step times as a Section.
 """
 

@@ -130,6 +130,14 @@ def test_a_push_tells_the_digest(engine, fake_command):
         engine.push("r.example/a:1")
 
 
+@pytest.mark.parametrize(("name", "host"), [("r.example:1/a:1", "r.example:1"), ("me/a:1", "docker.io")])
+def test_a_refused_push_names_the_registry_to_log_in_to(engine, fake_command, name, host):
+    fake_command.prints("denied: requested access to the resource is denied\n", status=1)
+    with pytest.raises(EngineError) as caught:
+        engine.push(name)
+    assert f"`docker login {host}`" in caught.value.remedy
+
+
 @pytest.mark.parametrize("name", ["sha256:" + "0" * 64, "flagbench/stack:cpu", "localhost/flagbench/base:0123"])
 def test_no_registry_is_asked_for_an_id_or_for_our_own_images(engine, fake_command, name):
     """On Docker Hub, which a name without a host means, the name may be anybody's."""
