@@ -205,15 +205,14 @@ _SECRET_NAME = (
 )
 """Names of variables and options that hold a secret."""
 _HARMLESS_NAME = (
-    r"(?i)PUBLIC_?KEY|(^|_)(PAD|EOS|BOS|UNK|CLS|SEP|MASK)_TOKEN$|TOKENS?_(PER|TYPE|COUNT|IDS?)(_|$)"
-    r"|(PULL|FROM)_?SECRETS?$|^__STORE_SECRET$|SECRET_?(NAME|REF)|AGENT_INJECT"
+    r"(?i)PUBLIC_?KEY"
+    r"|(^|_)(PAD|EOS|BOS|UNK|CLS|SEP|MASK)_TOKEN$"  # a tokenizer's special tokens
+    r"|TOKENS?_(PER|TYPE|COUNT|IDS?)(_|$)"  # tokens_per_second, token_type_ids
+    r"|(PULL|FROM)_?SECRETS?$|SECRET_?(NAME|REF)"  # names of Kubernetes Secrets: imagePullSecrets, secretName
+    r"|^__STORE_SECRET$"  # the option --store-secret of `flagbench job`, the name of a Kubernetes Secret
+    r"|AGENT_INJECT"  # annotations of Vault's agent injector: vault.hashicorp.com/agent-inject-secret-db
 )
-"""Names that _SECRET_NAME matches, and that hold no secret.
-
-From tokenizers: pad_token, tokens_per_second. From Kubernetes: imagePullSecrets, secretName, secretRef. From this
-project's command line: --store-secret, the name of a Secret. From Vault's agent injector: the annotations
-vault.hashicorp.com/agent-inject-secret-....
-"""
+"""Names that _SECRET_NAME matches, and that hold no secret."""
 _COUNT_NAME = r"(?i)TOKENS(_|$)"
 """Names whose value is a count if it is a number: MAX_TOKENS=512. The number of another name may be a secret."""
 _NUMBER = r"[0-9]+([.:][0-9]+)*" + _END
@@ -251,8 +250,9 @@ def is_secret(name: str, value: str) -> bool:
         return True
     if not is_secret_name(name) or _compile(_NO_VALUE).fullmatch(value):
         return False
-    is_count = _compile(_NUMBER).fullmatch(value) and _compile(_COUNT_NAME).search(_words(name))
-    return not is_count
+    is_number = _compile(_NUMBER).fullmatch(value) is not None
+    is_name_of_count = _compile(_COUNT_NAME).search(_words(name)) is not None
+    return not (is_number and is_name_of_count)
 
 
 def is_secret_name(name: str) -> bool:

@@ -65,7 +65,7 @@ def tokenise(
     facts: dict[str, Any] = {"sequence_length": length}
     for split, name in samsum.FILES.items():
         path = f"{dialogues}/{name}"
-        stream = samsum.cut(path, samsum.read(path), vocabulary, length, report)
+        stream = samsum.cut_into_blocks(path, samsum.read_pairs(path), vocabulary, length, report)
         arrays[split + "_blocks"] = stream.blocks
         facts[split] = {
             "dialogues": stream.dialogues,

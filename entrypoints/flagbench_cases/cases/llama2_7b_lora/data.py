@@ -140,7 +140,7 @@ def load(data: dict[str, Any], model: dict[str, Any], folder: str | None, seed: 
     if data["source"] == "shipped":
         vocabulary = MmluVocabulary(os.path.join(TINY, "tokenizer.model"), model["vocab_size"])
         tokenised = blocks.tokenise(
-            samsum.find(TINY),
+            samsum.find_folder(TINY),
             mmlu.find_folder(TINY),
             vocabulary,
             data["sequence_length"],

@@ -37,7 +37,7 @@ def prepare_data(source: str, vocabulary: str | None, preset: dict[str, Any], wr
     _require_real(preset)
     if vocabulary is None:
         raise UsageError("text cannot be tokenised without a vocabulary", "set --vocabulary to tokenizer.model")
-    dialogues = samsum.find(source)
+    dialogues = samsum.find_folder(source)
     questions = mmlu.find_folder(source)
     loaded = mmlu.MmluVocabulary(vocabulary, preset["model"]["vocab_size"])
     tokenised = blocks.tokenise(dialogues, questions, loaded, data["sequence_length"], data["shots"], report)

@@ -1,7 +1,7 @@
 """Reads samsum, dialogues with summaries, and tokenises it as one stream of tokens divided into blocks.
 
-The archive has train.json, val.json and test.json, each a list of {"id", "dialogue", "summary"}. The publisher trains
-on the first; the second is for validation.
+The archive has train.json, val.json and test.json, each a list of {"id", "dialogue", "summary"}. The publisher,
+FlagPerf, trains on the first; the second is for validation.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ PUBLISHED = {"train": 14732, "validation": 818}
 FOLDERS = (".", "samsum_dataset", "samsum", "corpus")
 """Where the files may be in a data folder; samsum_dataset is the publisher's name."""
 ARCHIVE = "corpus.7z"
+"""The name of samsum's published archive."""
 REPORT_EVERY = 500
 """Dialogues after which progress is reported."""
 
@@ -32,8 +33,9 @@ class Blocks(NamedTuple):
     """A tokenised set."""
 
     blocks: np.ndarray
-    """int32 [n, L]"""
+    """int32 [n, L]: n blocks of L token ids."""
     dialogues: int
+    """The number of dialogues."""
     tokens: int
     """The number of tokens, including those after the last block, which are dropped."""
 
@@ -45,7 +47,7 @@ class Pair(NamedTuple):
     summary: str
 
 
-def find(folder: str) -> str:
+def find_folder(folder: str) -> str:
     """Return the folder with the JSON files, which is a data folder or in it. Raises DataError."""
     if not os.path.isdir(folder):
         raise DataError(f"there is no folder {folder}", "set --data to the folder with samsum and MMLU")
@@ -65,7 +67,7 @@ def find(folder: str) -> str:
     )
 
 
-def read(path: str) -> list[Pair]:
+def read_pairs(path: str) -> list[Pair]:
     """Read the entries of a JSON file. Raises DataError naming the file and the entry."""
     try:
         with open_file(path, encoding="utf-8") as file:
@@ -93,12 +95,12 @@ def _parse_entry(path: str, number: int, entry: Any) -> Pair:
     raise DataError(f"{path}: entry {number} has no valid texts `dialogue` and `summary`", f"unpack {ARCHIVE} again")
 
 
-def prompt(dialogue: str, summary: str) -> str:
+def format_example(dialogue: str, summary: str) -> str:
     """Return the published text of an example, without the final </s>."""
     return f"Summarize this dialog:\n{dialogue}\n---\nSummary:\n{summary}"
 
 
-def cut(
+def cut_into_blocks(
     path: str,
     pairs: list[Pair],
     vocabulary: Vocabulary,
@@ -113,7 +115,7 @@ def cut(
     stream: list[np.ndarray] = []
     phase = f"tokenise {os.path.basename(path)}"
     for done, pair in enumerate(pairs, start=1):
-        ids = vocabulary.encode(prompt(*pair))
+        ids = vocabulary.encode(format_example(pair.dialogue, pair.summary))
         stream.append(np.array([BOS] + ids + [EOS], dtype=np.int32))
         if done % REPORT_EVERY == 0:
             report(phase, done, len(pairs))

@@ -42,9 +42,9 @@ def sets(folder: str | None, length: int = 128, pieces: int = 512) -> data.Sets:
 
 
 def test_blocks_are_the_concatenated_prompts_cut(tmp_path: Path) -> None:
-    pairs = [(f"Anna: {n}\nBen: no", f"Anna counts {n}.") for n in range(20)]
+    pairs = [samsum.Pair(f"Anna: {n}\nBen: no", f"Anna counts {n}.") for n in range(20)]
     vocabulary = MmluVocabulary(MODEL, 512)
-    made = samsum.cut("train.json", pairs, vocabulary, 64, quiet)
+    made = samsum.cut_into_blocks("train.json", pairs, vocabulary, 64, quiet)
     stream: list[int] = []
     for dialogue, summary in pairs:
         text = "Summarize this dialog:\n" + dialogue + "\n---\nSummary:\n" + summary
@@ -56,7 +56,7 @@ def test_blocks_are_the_concatenated_prompts_cut(tmp_path: Path) -> None:
 
 def test_too_little_text_for_a_block() -> None:
     with refuses(DataError, "train.json", 512):
-        samsum.cut("train.json", [("hi", "hi")], MmluVocabulary(MODEL, 512), 512, quiet)
+        samsum.cut_into_blocks("train.json", [samsum.Pair("hi", "hi")], MmluVocabulary(MODEL, 512), 512, quiet)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_too_little_text_for_a_block() -> None:
 def test_a_bad_file_is_refused_with_its_entry(tmp_path: Path, content: bytes, entry: str) -> None:
     (tmp_path / "train.json").write_bytes(content)
     with refuses(DataError, "train.json" + entry):
-        samsum.read(str(tmp_path / "train.json"))
+        samsum.read_pairs(str(tmp_path / "train.json"))
 
 
 def test_the_archive_must_be_unpacked(tmp_path: Path) -> None:
     (tmp_path / "samsum_dataset").mkdir()
     (tmp_path / "samsum_dataset" / "corpus.7z").write_bytes(b"7z")
     with refuses(DataError, "corpus.7z") as caught:
-        samsum.find(str(tmp_path))
+        samsum.find_folder(str(tmp_path))
     assert "7z x -o" in caught.value.remedy
 
 
@@ -86,7 +86,7 @@ def test_no_samsum_and_half_a_samsum(tmp_path: Path) -> None:
     file = Path(__file__)
     for folder, named in ((tmp_path, "train.json"), (tmp_path / "nowhere", "nowhere"), (file, str(file))):
         with refuses(DataError, named):
-            samsum.find(str(folder))
+            samsum.find_folder(str(folder))
     source = shutil.copytree(str(TINY), str(tmp_path / "half"))
     (Path(source) / "samsum_dataset" / "val.json").unlink()
     with refuses(DataError, "val.json"):

@@ -20,7 +20,7 @@ def test_ids_are_those_of_transformers() -> None:
 
     tokenizer = LlamaTokenizer.from_pretrained(str(FOLDER), add_bos_token=True)
     vocabulary = MmluVocabulary(str(FOLDER / "tokenizer.model"), 512)
-    texts = [samsum.prompt(*pair) for pair in samsum.read(str(FOLDER / "samsum_dataset" / "val.json"))]
+    texts = [samsum.format_example(*pair) for pair in samsum.read_pairs(str(FOLDER / "samsum_dataset" / "val.json"))]
     texts += [mmlu.format_heading("farm_places"), "caf\u00e9  42 \U0001f600\r\n\ttab", "A"]
     for words in texts:
         assert tokenizer(words).input_ids == [BOS, *vocabulary.encode(words)]

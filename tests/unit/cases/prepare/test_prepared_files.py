@@ -25,7 +25,7 @@ pytestmark = pytest.mark.image
         sum_of,
         lambda path: wordpiece.read_vocabulary(path, ()),
         lambda path: list(json_lines.objects(path)),
-        samsum.read,
+        samsum.read_pairs,
         mmlu.read_rows,
         lambda path: MmluVocabulary(path, 512),
         weights.read_json,
