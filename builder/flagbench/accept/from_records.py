@@ -68,7 +68,7 @@ def accept_from_store(store: Store, host: str, catalog: Catalog) -> StoredAccept
             contents[record.record_id] = content
     if not newest:
         raise FlagbenchError(
-            f"there is no record of a run on {host!r} alone in {store.url}",
+            f"there is no record of a single-node run on {host!r} in {store.url}",
             remedy="`flagbench results ls --json` shows the host of each record",
             code=ExitCode.DATA,
         )

@@ -23,7 +23,7 @@ GROUPS = {
         "fleet": "Judge the nodes of a store together: which to drain, to look at, or to look for.",
         "verify": "Say whether a record reproduces a published number, and why not.",
         "reproduce": "Run what a published row says until the verdict is decided, and bundle all evidence of it.",
-        "list": "Show the cases, stacks, devices and claims there are.",
+        "list": "Show all cases, stacks, devices and claims.",
         "doctor": "Check this machine: installation, manifests, store, packages, hardware, container engine.",
     },
     "Records": {

@@ -73,11 +73,11 @@ def command(
 
     Reads the records of runs on one node, such as those of `flagbench accept` or of a job on each node. Each node is
     judged by the checks of an acceptance first. Nodes of the same device model, case, stack and settings are then
-    compared with each other, eight or more: their speed, software and hardware, and their change since their own last
-    run before --since. It says how little could be told at the spread of these nodes.
+    compared with each other if there are at least eight: their speed, software and hardware, and their change since
+    their own last run before --since. The last table shows the smallest difference that could be detected.
 
-    drain: a device computes wrongly or is missing, or is slower than the spread of the others and any disturbance
-    explains. look: slow or different, as sound nodes can be. missing: no record.
+    drain: a device computes wrongly or is missing, or is slower than the spread of the other nodes or any
+    disturbance can explain. look: slow or different, as sound nodes can be. missing: no record.
 
     Exits 0 if there is nothing to do, 9 to drain a node, 11 if one is missing or to be looked at.
 

@@ -35,7 +35,7 @@ def command(
     wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show the cases, stacks, devices and claims there are.
+    """Show all cases, stacks, devices and claims.
 
     --json prints {"cases": [...], "stacks": [...], "devices": [...], "claims": [...]}, or the one kind asked for. A
     case has name, title, task, unit, gate, precisions, default_precision and flops, the formula by which

@@ -161,8 +161,8 @@ def _not_compared(runs: Sequence[NodeRun], limits: NodesLimits) -> str:
     """Why the numbers of a case were not compared between nodes."""
     hosts = {run.host for run in runs}
     return (
-        f"{runs[0].run} on {runs[0].device}: not compared, as {len(hosts)} nodes ran it, and fewer than "
-        f"{limits.min_nodes} with the same settings and software"
+        f"{runs[0].run} on {runs[0].device}: not compared; at least {limits.min_nodes} nodes with the same settings "
+        f"and software are needed, and {len(hosts)} ran it"
     )
 
 

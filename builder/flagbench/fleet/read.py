@@ -54,10 +54,17 @@ def read_fleet(
         since: the time from which records are judged, UTC; None: JUDGED_DAYS before the newest record.
         expected: the names of the nodes that should have answered.
 
-    Raises FlagbenchError (DATA) if the store has no records, and no nodes are expected.
+    Raises FlagbenchError (DATA) if the store has no records since then, and no nodes are expected.
     """
     entries = _choose_entries(store.list_records(case), now, since)
     if not entries.judged and not expected:
+        if entries.last_run_at:
+            newest = max(entries.last_run_at.values())
+            raise FlagbenchError(
+                f"no record in {store.url} is of {entries.since} or later; the newest is of {newest}",
+                remedy="give an earlier --since, or leave it out",
+                code=ExitCode.DATA,
+            )
         raise FlagbenchError(
             f"there are no records to compare in {store.url}",
             remedy="run `flagbench accept --store URL` or a job with --store on each node, or name another store",

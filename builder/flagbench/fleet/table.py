@@ -86,7 +86,12 @@ def headline(fleet: Fleet) -> str:
         if hosts:
             counts.append(f"{action.value} {len(hosts)}")
     text = ", ".join(counts) or "nothing to do"
-    return f"{len(fleet.nodes)} nodes: {text}; records since {fleet.since}"
+    return f"{_count_nodes(len(fleet.nodes))}: {text}; records since {fleet.since}"
+
+
+def _count_nodes(count: int) -> str:
+    """`1 node`, `64 nodes`."""
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _node_rows(nodes: Sequence[NodeResult], *, wide: bool) -> Iterator[tuple[str, ...]]:
@@ -97,8 +102,8 @@ def _node_rows(nodes: Sequence[NodeResult], *, wide: bool) -> Iterator[tuple[str
         below = "-"
         spreads = "-"
         if node.slowest is not None:
-            below = f"{100 * (1 - node.slowest.share):.1f} %"
-            spreads = f"{-node.slowest.spreads:.1f}"
+            below = f"{_one_decimal(100 * (1 - node.slowest.share))} %"
+            spreads = _one_decimal(-node.slowest.spreads)
         reason = node.reason
         if len(node.findings) > 1 and not wide:
             reason = f"{reason} (1 of {len(node.findings)} reasons)"
@@ -109,11 +114,16 @@ def _node_rows(nodes: Sequence[NodeResult], *, wide: bool) -> Iterator[tuple[str
             yield "", finding.action.value, "", "", finding.reason
 
 
+def _one_decimal(value: float) -> str:
+    """A number with one decimal, and 0.0 instead of -0.0."""
+    return f"{round(value, 1) + 0.0:.1f}"
+
+
 def _untouched_line(fleet: Fleet, *, wide: bool) -> Iterator[str]:
     """How many nodes are not in the table."""
     count = len(fleet.hosts(Action.NOTHING))
     if count and not wide:
-        yield f"{count} nodes: nothing to do (--wide lists them)"
+        yield f"{_count_nodes(count)}: nothing to do (--wide lists them)"
 
 
 def _difference_values(differences: Sequence[Difference]) -> Iterator[tuple[Difference, int]]:

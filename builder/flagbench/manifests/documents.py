@@ -171,6 +171,10 @@ def read_document(path: Path, title: str) -> Document:
     try:
         content = read_input(path, TEXT_BYTES)
         document.text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        document.add_problem((), f"not valid UTF-8: byte 0x{content[error.start]:02x}", line)
+        return document
     except (OSError, ValueError) as error:
         document.add_problem((), f"cannot be read: {error}", 1)
         return document

@@ -200,5 +200,33 @@ def test_a_store_without_records_is_an_error(store: Store, flagbench: Flagbench)
     assert (ended.code, ended.out) == (ExitCode.DATA, "")
 
 
+def test_a_store_with_only_older_records_names_the_newest(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store, nodes=1)
+    (record,) = store.list_records()
+    assert record.summary is not None
+
+    ended = flagbench("fleet --since 2026-11-27")
+
+    assert (ended.code, ended.out) == (ExitCode.DATA, "")
+    assert record.summary.created_at in ended.err
+
+
+def test_the_middle_node_is_not_minus_zero_below_the_others(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store)
+
+    wide = flagbench("fleet --wide").out
+
+    assert wide.startswith(f"{NODES} nodes: nothing to do")
+    assert "-0.0" not in wide
+
+
+def test_one_node_is_not_compared(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store, nodes=1)
+
+    ended = flagbench("fleet")
+
+    assert ended.out.startswith("1 node: nothing to do")
+
+
 def test_print_and_json_exclude_each_other(store: Store, flagbench: Flagbench) -> None:
     assert flagbench("fleet --json --print kubectl").code == ExitCode.USAGE

@@ -241,10 +241,10 @@ def test_nested_aliases_are_not_expanded(manifests: Path) -> None:
 
 
 def test_files_that_are_no_text_or_empty(manifests: Path) -> None:
-    (manifests / STACK).write_bytes(b"\xff\xfe")
+    (manifests / STACK).write_bytes(b"schema: stack/v1\nname: \xff\xfe\n")
     (manifests / "stacks" / "empty.yaml").write_text("# nothing\n")
     found = problems(manifests)
-    assert any("stacks/cpu.yaml:1: cannot be read" in problem for problem in found)
+    assert any("stacks/cpu.yaml:2: not valid UTF-8: byte 0xff" in problem for problem in found)
     assert any("stacks/empty.yaml:1: the file is empty" in problem for problem in found)
 
 
