@@ -8,6 +8,8 @@ import pytest
 
 from faults import fault
 from flagbench_core.evidence.drift import lap_drifts
+from flagbench_core.health.judge import judge_health
+from flagbench_core.health.reading import device_health
 from running import ENTRYPOINTS, CaseRun, run_case, wait_until
 
 pytestmark = pytest.mark.image
@@ -73,6 +75,9 @@ def test_an_error_of_memory_ends_a_soak_and_names_lap_and_rank(nvml_stub, tmp_pa
     assert [len(lap["health"]) for lap in record["laps"]] == [0, 1]
     assert record["laps"][1]["health"][0]["kind"] == "ecc-uncorrected"
     assert record["laps"][1]["counters"] == {"ecc_uncorrected": [0, 2]}
+    health = [device["health"] for device in record["telemetry"]["devices"]]
+    before, after = ([device_health(reading[when]) for reading in health] for when in ("before", "after"))
+    assert [(finding.kind, finding.index) for finding in judge_health(before, after)] == [("ecc-uncorrected", 1)]
 
 
 def test_a_soak_that_is_stopped_keeps_its_laps(tmp_path):
@@ -87,8 +92,3 @@ def test_a_soak_that_is_stopped_keeps_its_laps(tmp_path):
     assert [lap["lap"] for lap in record["laps"]][:1] == [1]
     assert len(record["laps"]) < 20
     assert record["measurements"]
-
-
-def test_a_soak_makes_no_published_iterations(tmp_path):
-    ended = run_case(tmp_path, *QUICK, "--set", "laps=3", "--full", case="roofs")
-    assert ended.failed(2, "usage", "--full")["config"] is None

@@ -57,6 +57,7 @@ def run(*arguments: str | bytes, **variables: str) -> subprocess.CompletedProces
         ("distilbert", "--preset=tiny", "--set", "momentum=1"),
         ("distilbert", "--preset=tiny", "--store", "ftp://host/x"),
         ("distilbert", "--preset=tiny", "--data", "s3://bucket/sst2"),
+        ("roofs", "--preset=tiny", "--set", "laps=3", "--full"),
         ("distilbert", "--preset=tiny", "--resume", "/tmp"),
         (b"\xff\xfe", "--no-such"),
         ("distilbert", "--preset=tiny", "--nodes=2", "--node-rank", "9" * 5000),
