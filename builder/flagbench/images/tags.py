@@ -175,7 +175,7 @@ def case_tier(
         },
         platform=stack.platform,
         base=base,
-        lock=select_packages(lock, case_packages(case, stack, lock)),
+        lock=select_packages(lock, case_packages(case, stack)),
         compiled_packages=len(needed_to_compile(case, stack.build)),
         stack_tag=stack_tag,
     )

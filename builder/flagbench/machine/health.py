@@ -12,7 +12,7 @@ from flagbench.machine.devices import Machine, visible_uuids
 from flagbench.machine.vendors import vendor_of
 from flagbench.system.queries import Ending
 from flagbench_core.health.kernel_log import KMSG, XidLog, read_xids
-from flagbench_core.health.read import READ_SECONDS, read_health
+from flagbench_core.health.read import read_health
 from flagbench_core.health.reading import DeviceHealth
 
 
@@ -46,7 +46,6 @@ def look_at_health(
     machine: Machine,
     gpus: int | None = None,
     after: int | None = None,
-    seconds: float = READ_SECONDS,
     kmsg: str = KMSG,
 ) -> MachineHealth:
     """Read the health of the devices that a run would use. Never raises.
@@ -56,7 +55,6 @@ def look_at_health(
         gpus: how many of the visible devices a run would use; all by default.
         after: the sequence number in the kernel log after which Xid lines count: `xids.last` of an earlier reading.
             None: all lines that the kernel still has.
-        seconds: how long reading the devices may take.
         kmsg: the path of the kernel log.
     """
     vendor = vendor_of(machine.vendor)
@@ -68,5 +66,5 @@ def look_at_health(
     if machine.tool is Ending.NO_ANSWER:  # A driver that let the tool hang would do so again.
         return MachineHealth(problem=machine.problem, xids=xids)
     uuids = visible_uuids([device.uuid for device in machine.devices])[:gpus]
-    reading = read_health(vendor.MONITOR, uuids or None, seconds)
+    reading = read_health(vendor.MONITOR, uuids or None)
     return MachineHealth(reading.devices, reading.source, reading.problem, xids)

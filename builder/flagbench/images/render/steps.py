@@ -92,7 +92,7 @@ def stack_packages(stack: Stack, lock: Lock) -> frozenset[str]:
     return frozenset(_locked_names(lock) - _names_for_cases(stack.build))
 
 
-def case_packages(case: Case, stack: Stack, lock: Lock) -> frozenset[str]:
+def case_packages(case: Case, stack: Stack) -> frozenset[str]:
     """Select the lock's packages whose files the build of a case's image needs; most cases need none.
 
     They are returned by canonical name.
