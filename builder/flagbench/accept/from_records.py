@@ -8,7 +8,7 @@ devices, not their names, and no devices beyond those of its run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ from flagbench.records.index import host_of
 from flagbench.records.model import DeviceTelemetry, Record
 from flagbench.records.read import read_record
 from flagbench.records.store import Store, StoredRecord
+from flagbench.verdict.series import CLOCK_SKEW
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
 
@@ -58,8 +59,11 @@ def accept_from_store(store: Store, host: str, catalog: Catalog) -> StoredAccept
     """
     contents: dict[str, bytes] = {}
     newest: dict[str, Record] = {}
+    latest = (datetime.now(timezone.utc) + CLOCK_SKEW).strftime(_TIME_FORMAT)
     for entry in store.list_records():
         if entry.summary is None or entry.summary.host != host or entry.case in newest:
+            continue
+        if entry.summary.created_at > latest:  # it would make all others too old to be judged with it
             continue
         content = store.read(entry)
         record = read_record(content)

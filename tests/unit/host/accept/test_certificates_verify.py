@@ -210,6 +210,16 @@ def test_off_the_node_beside_its_own_earlier_runs(
     assert histories == [["record-of-run-1"], ["record-of-run-2"]]
 
 
+def test_off_the_node_without_records_of_the_future(accept: Callable[[str], Raw], store: Store) -> None:
+    accept(CPU)
+    for entry in [*store.list_records()]:
+        raw = json.loads(store.read(entry))
+        raw.update(record_id=f"future-{raw['record_id']}", created_at="2099-01-01T00:00:00Z")
+        store.put(json.dumps(raw).encode())
+    certificate = accept(f"--from {store.url} --host {HOST}")
+    assert [part["record_id"] for part in certificate["facts"]["parts"]] == ["record-of-run-1", "record-of-run-2"]
+
+
 @pytest.mark.usefixtures("h100")
 def test_off_the_node_of_an_accelerator(accept: Callable[[str], Raw], store: Store) -> None:
     accept("--case llama3.1-8b-lora --gpus 1 --via docker --minutes 30")
