@@ -88,6 +88,8 @@ def difference_findings(differences: Sequence[Difference], nodes: int, limits: N
                 )
                 if difference.name == CONFIGURATION:
                     reason += ", so its numbers were not compared"
+                if difference.name == DEVICES and _may_have_been_asked_for(value, usual):
+                    reason += "; its run may have been asked to use fewer"
                 yield Finding(host, action, Source.DIFFERENCE, reason, run=difference.run)
 
 
@@ -106,9 +108,17 @@ def _are_peers_of_their_own(
 
 
 def _action(name: str, value: PropertyValue, usual: PropertyValue, nodes: int, limits: NodesLimits) -> Action:
-    """Fewer devices than almost all nodes have are a reason to drain a node, other differences are one to look."""
+    """A few devices fewer than almost all nodes have are a reason to drain a node, other differences one to look."""
     if name != DEVICES or int(value.value) > int(usual.value):
         return Action.LOOK
-    if usual.nodes < limits.drain_fewer_devices * nodes:
+    if usual.nodes < limits.drain_fewer_devices * nodes or _may_have_been_asked_for(value, usual):
         return Action.LOOK
     return Action.DRAIN
+
+
+def _may_have_been_asked_for(value: PropertyValue, usual: PropertyValue) -> bool:
+    """Whether a count is at most half of the usual one: rather a run with `--gpus 1` than that many lost devices.
+
+    A record only lists the devices of its run, so it does not say how many more the node has.
+    """
+    return 2 * int(value.value) <= int(usual.value)

@@ -122,6 +122,12 @@ def test_fewer_devices_are_a_reason_to_drain_and_other_settings_are_named() -> N
     assert node(fleet, "other").action is Action.LOOK
 
 
+def test_half_of_the_devices_or_fewer_are_a_reason_to_look() -> None:
+    fleet = judge(run_of("with-one", devices="1", configuration="bbbb"))
+
+    assert [finding.action for finding in node(fleet, "with-one").findings] == [Action.LOOK]
+
+
 def test_a_second_size_of_nodes_is_compared_among_itself() -> None:
     small = [replace(run, host=f"small-{run.host}", configuration="bbbb", properties={**run.properties,
              "devices": "4", "configuration": "bbbb"}) for run in sound_nodes(12)]  # fmt: skip
