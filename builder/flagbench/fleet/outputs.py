@@ -17,8 +17,8 @@ from flagbench.console.terminal import brief
 from flagbench.fleet.result import GRAVITY, Action, Fleet, NodeResult
 from flagbench.report.junit import JUnitCase, Kind, junit_xml
 
-_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
-"""A name that is printed in a command. A leading dash would be an option."""
+_NODE_NAME = re.compile(r"(?!(?i:all)$)[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
+"""A name that is printed in a command. A leading dash would be an option, and `ALL` is every node of Slurm."""
 _REASON_LENGTH = 100
 """The characters of a reason in a command; squeue and kubectl show it in a column."""
 _ANNOTATION = "flagbench/reason"

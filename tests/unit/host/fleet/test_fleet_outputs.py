@@ -48,7 +48,7 @@ def test_kubectl_cordons_and_annotates() -> None:
 
 
 def test_a_name_that_no_node_can_have_is_not_printed_in_a_command() -> None:
-    hosts = ["a b", "a;reboot", "$(reboot)", "a\nreboot", "-all", "a'", "ä"]
+    hosts = ["a b", "a;reboot", "$(reboot)", "a\nreboot", "-all", "a'", "ä", "ALL", "all", 300 * "a"]
     nodes = tuple(result_of(host, Action.DRAIN) for host in hosts)
     fleet = Fleet("s3://b", "2026-11-20T00:00:00Z", nodes, (), (), ())
 
