@@ -11,6 +11,9 @@ from flagbench.errors import FlagbenchError
 _PREFIXES = ("node/", "nodes/")
 """What `kubectl get nodes -o name` writes before a name."""
 
+_BYTE_ORDER_MARK = "\ufeff"
+"""What some editors write before the first line."""
+
 
 def parse_hosts(text: str) -> tuple[str, ...]:
     """Return the names in a list, a name a line; repeated names and empty lines are left out.
@@ -18,7 +21,7 @@ def parse_hosts(text: str) -> tuple[str, ...]:
     Raises FlagbenchError (USAGE) for an empty list, for a range such as gpu[001-064], and for several names a line.
     """
     hosts: list[str] = []
-    for line in text.splitlines():
+    for line in text.removeprefix(_BYTE_ORDER_MARK).splitlines():
         name = line.strip()
         for prefix in _PREFIXES:
             name = name.removeprefix(prefix)

@@ -87,6 +87,8 @@ def _missing_nodes(fleet: FleetRuns) -> Iterator[Finding]:
         last = fleet.last_run_at.get(host)
         if last is not None:
             reason = f"no record since {fleet.since}; its newest is of {last}"
+            if last >= fleet.since:
+                reason = f"its record of {last} cannot be judged; a note says why"
         yield Finding(host, Action.MISSING, Source.NO_RECORD, reason)
 
 

@@ -82,7 +82,9 @@ def _action_of(check: AcceptanceCheck) -> Action | None:
 def _describe(check: AcceptanceCheck) -> str:
     """A check that did not pass, as a clause with what was measured and the remedy."""
     text = f"{check.name}: {check.reason}"
-    if check.name == "ran":
+    if check.name == "ran" and check.measured == "ok":
+        text = f"its record of {check.part} contradicts itself: {check.reason}"
+    elif check.name == "ran":
         text = f"its run of {check.part} ended as {check.measured}: {check.reason}"
     elif check.measured in check.reason:
         pass

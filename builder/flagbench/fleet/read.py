@@ -113,7 +113,7 @@ def _choose_entries(listed: Iterable[StoredRecord], now: datetime, since: str | 
         if summary is None:
             entries.notes.append(f"{entry.location}: {entry.error}")
             continue
-        if summary.host is None:
+        if not summary.host:
             entries.notes.append(f"{entry.location}: it does not name its node")
             continue
         if summary.created_at > latest:

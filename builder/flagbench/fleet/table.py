@@ -18,6 +18,8 @@ _NUMBER_COLUMNS = ("CASE", "NUMBER", "AGAINST", "NODES", "SPREAD", "NAMED FROM")
 _STYLES = {"drain": "bold red", "missing": "bold yellow", "look": "bold yellow"}
 _MOST_HOSTS = 4
 """The most names of nodes that a row lists; --json has all."""
+_LONGEST_NAME = 63
+"""The characters of a node's name that a row shows, the most that a name without its domain has; --json has all."""
 _LONGEST_VALUE = 40
 """The characters of a version or a digest that a row shows; --json has all."""
 _MOST_REASONS = 4
@@ -107,7 +109,7 @@ def _node_rows(nodes: Sequence[NodeResult], *, wide: bool) -> Iterator[tuple[str
         reason = node.reason
         if len(node.findings) > 1 and not wide:
             reason = f"{reason} (1 of {len(node.findings)} reasons)"
-        yield node.host, node.action.value, below, spreads, reason
+        yield brief(node.host, _LONGEST_NAME), node.action.value, below, spreads, reason
         if not wide:
             continue
         for finding in node.findings[1:_MOST_REASONS]:
@@ -135,7 +137,7 @@ def _difference_values(differences: Sequence[Difference]) -> Iterator[tuple[Diff
 
 def _difference_row(difference: Difference, place: int) -> tuple[str, ...]:
     value = difference.values[place]
-    hosts = ", ".join(value.hosts[:_MOST_HOSTS])
+    hosts = ", ".join(brief(host, _LONGEST_NAME) for host in value.hosts[:_MOST_HOSTS])
     if len(value.hosts) > _MOST_HOSTS:
         hosts = f"{hosts} and {len(value.hosts) - _MOST_HOSTS} more"
     if place == 0:

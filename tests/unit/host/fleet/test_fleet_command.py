@@ -230,3 +230,24 @@ def test_one_node_is_not_compared(store: Store, flagbench: Flagbench) -> None:
 
 def test_print_and_json_exclude_each_other(store: Store, flagbench: Flagbench) -> None:
     assert flagbench("fleet --json --print kubectl").code == ExitCode.USAGE
+
+
+def test_a_newest_record_that_cannot_be_judged_is_missing_with_a_note(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store)
+    raw = json.loads(fleet_record("newer", 20, SPREAD, gpus=1))
+    raw["case"] = "of-a-newer-version"
+    store.put(json.dumps(raw).encode())
+
+    document = judged(flagbench, code=ExitCode.INCONCLUSIVE)
+
+    assert (names_of(document, "missing"), len(document["notes"])) == (["newer"], 1)
+    assert "cannot be judged" in document["nodes"][0]["reason"]
+
+
+def test_a_record_without_a_name_of_its_node_is_noted(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store)
+    store.put(fleet_record("", 20, SPREAD, gpus=1))
+
+    document = judged(flagbench, code=ExitCode.OK)
+
+    assert (len(document["nodes"]), len(document["notes"])) == (NODES, 1)
