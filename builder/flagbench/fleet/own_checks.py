@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flagbench.accept.check import AcceptanceCheck, Outcome
@@ -99,11 +99,7 @@ def _describe(check: AcceptanceCheck) -> str:
 
 def _run_of(check: AcceptanceCheck, records: Sequence[Record]) -> str:
     """The case and the stack of a check; empty for a check of the machine."""
-    runs = _runs_of_part(check.part, records)
-    return next(runs, "")
-
-
-def _runs_of_part(part: str, records: Sequence[Record]) -> Iterator[str]:
     for record in records:
-        if record.case == part:
-            yield f"{record.case}:{record.stack}"
+        if record.case == check.part:
+            return f"{record.case}:{record.stack}"
+    return ""

@@ -58,8 +58,9 @@ def node_table(fleet: Fleet, *, wide: bool) -> Table:
 def difference_table(fleet: Fleet) -> Table:
     """Return a table with a row for each version or part in which nodes differ."""
     rows = []
-    for difference, place in _difference_values(fleet.differences):
-        rows.append(_difference_row(difference, place))
+    for difference in fleet.differences:
+        for place in range(len(difference.values)):
+            rows.append(_difference_row(difference, place))
     return Table(
         _DIFFERENCE_COLUMNS,
         rows,
@@ -126,13 +127,6 @@ def _untouched_line(fleet: Fleet, *, wide: bool) -> Iterator[str]:
     count = len(fleet.hosts(Action.NOTHING))
     if count and not wide:
         yield f"{_count_nodes(count)}: nothing to do (--wide lists them)"
-
-
-def _difference_values(differences: Sequence[Difference]) -> Iterator[tuple[Difference, int]]:
-    """Each value of each difference, by its place."""
-    for difference in differences:
-        for place in range(len(difference.values)):
-            yield difference, place
 
 
 def _difference_row(difference: Difference, place: int) -> tuple[str, ...]:
