@@ -148,6 +148,10 @@ def minor_version(python: str) -> tuple[int, int] | None:
     return major, minor
 
 
+BOUND_BY_HOST = frozenset(["typer"])
+"""Packages whose version pyproject.toml bounds for the host side; the lock has them because transformers needs them."""
+
+
 def constraints(lock: str, python: tuple[int, int] | None) -> list[str]:
     """The lock's versions as constraints of pip, without hashes and build labels like +cpu.
 
@@ -155,7 +159,7 @@ def constraints(lock: str, python: tuple[int, int] | None) -> list[str]:
     """
     relation = "==" if python == LOCK_PYTHON else "<="
     pins = re.findall(r"^(?:# unresolved: )?([a-z0-9-]+)==([^ +\n]+)", lock, flags=re.MULTILINE)
-    return [f"{name}{relation}{version}" for name, version in pins]
+    return [f"{name}{relation}{version}" for name, version in pins if name not in BOUND_BY_HOST]
 
 
 def discard_partial(site: Path) -> None:
