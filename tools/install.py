@@ -149,7 +149,7 @@ def minor_version(python: str) -> tuple[int, int] | None:
 
 
 BOUND_BY_HOST = frozenset(["typer"])
-"""Packages whose version pyproject.toml bounds for the host side; the lock has them because transformers needs them."""
+"""Packages that pyproject.toml bounds for the host side; the lock has them because transformers needs them."""
 
 
 def constraints(lock: str, python: tuple[int, int] | None) -> list[str]:
