@@ -1,6 +1,7 @@
 """What all tests share: their folder on the path, the schema of a record, and that nothing stays behind."""
 
 import gc
+import importlib.util
 import json
 import os
 import shutil
@@ -99,6 +100,14 @@ def pytest_collection_finish():
     """What was imported and collected stays, and is not to be looked through again and again by the collector."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs):
+    """Workers are copies of the warmed-up process, too, where there is torch."""
+    if importlib.util.find_spec("torch") is not None:
+        python = "//python=%s" % warmup.WORKER
+        specs[:] = [type(spec)(str(spec) + python) if spec.popen and not spec.python else spec for spec in specs]
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,6 +7,7 @@ without.
 
 import atexit
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,8 @@ import tempfile
 from typing import Dict, Set
 
 WARM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "warm")
+WORKER = " ".join(map(shlex.quote, (sys.executable, os.path.join(WARM, "worker.py"))))
+"""What starts a worker of pytest-xdist as a copy, as a command line."""
 SOCKET = "FLAGBENCH_TEST_WARM_SOCKET"
 """Names the server's socket to every worker of a session."""
 STARTED: Set[int] = set()

@@ -28,6 +28,8 @@ LIBRARIES = ("torch.utils.data", "safetensors.torch", "tokenizers", "psutil")
 # Each imported by some case only, and not installed everywhere.
 OPTIONAL = (
     "torch._dynamo",  # which torch's optimizers import when they are made
+    "transformers.models.llama.modeling_llama",
+    "peft",
     "sentencepiece",
     "h5py",
     "megatron.core.models.gpt.gpt_model",
