@@ -50,7 +50,7 @@ NOW = datetime(2026, 12, 1)
 
 def judged(runs):
     """What to do with each node, by name."""
-    fleet = judge_fleet(runs, CATALOG.nodes_limits)
+    fleet = judge_fleet(runs, CATALOG.fleet_limits)
     return {node.host: node.action for node in fleet.nodes}
 
 
@@ -103,7 +103,7 @@ def through_records():
                 store.put(fleet_record(host, index, THROUGH_RECORDS_SPREAD, fault), stored_keys=keys)
         start = time.process_time()
         runs = read_fleet(store, CATALOG, now=NOW, case=None, since=None, expected=expected)
-        fleet = judge_fleet(runs, CATALOG.nodes_limits)
+        fleet = judge_fleet(runs, CATALOG.fleet_limits)
         seconds = time.process_time() - start
     nodes = {node.host: node for node in fleet.nodes}
     print(f"\n{NODES} nodes through records, devices differ by {THROUGH_RECORDS_SPREAD:.1%}, {seconds:.1f} s")

@@ -34,7 +34,7 @@ from flagbench.verdict.recompute import recompute
 from flagbench.verdict.stats.faster_or_slower import WITHIN
 from flagbench_core.exit_codes import ExitCode
 from tools.generated.architecture import layers
-from tools.generated.limits import acceptance_limits, nodes_limits
+from tools.generated.limits import acceptance_limits, fleet_limits
 from tools.generated.pictures import badge, terminal_svg
 from tools.generated.reference import reference_pages
 from tools.generated.schemas import schema_files
@@ -159,8 +159,8 @@ def _blocks(catalog: Catalog, root: Path) -> Blocks:
             ("limit", "a number", "against", "inconclusive below", "fails below", "sound devices seen", "source"),
             acceptance_limits(catalog),
         ),
-        "nodes-limits": lambda: table(
-            ("a number", "look from", "drain from", "least spread", "source"), nodes_limits(catalog)
+        "fleet-limits": lambda: table(
+            ("a number", "look from", "drain from", "least spread", "source"), fleet_limits(catalog)
         ),
         "host-layers": lambda: layers(root, "flagbench"),
         "image-layers": lambda: layers(root, "flagbench_cases"),

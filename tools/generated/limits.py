@@ -20,9 +20,9 @@ def acceptance_limits(catalog: Catalog) -> Iterator[tuple[str, ...]]:
                 yield _row(f"`{limit.id}` of `{device.id}`", limit)
 
 
-def nodes_limits(catalog: Catalog) -> Iterator[tuple[str, ...]]:
+def fleet_limits(catalog: Catalog) -> Iterator[tuple[str, ...]]:
     """A row for each limit between nodes of manifests/limits.yaml."""
-    for limit in catalog.nodes_limits.limits:
+    for limit in catalog.fleet_limits.limits:
         number = str(limit.kind)
         if limit.processor:
             number = f"{number}, on a processor"

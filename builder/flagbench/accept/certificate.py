@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report.certificate_page import render
 from flagbench.report.junit import JUnitCase, Kind, junit_xml
-from flagbench.system.clock import utc_now
+from flagbench.system.clock import parse_utc, utc_now
 from flagbench.verdict.efficiency import compute_efficiency
 from flagbench.verdict.result import Ratio
 from flagbench.verdict.series import CLOCK_SKEW
@@ -50,8 +50,6 @@ CERTIFICATE = "certificate.json"
 PAGE = "certificate.html"
 JUNIT = "junit.xml"
 CERTIFICATE_VERSION = "certificate/v1"
-TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-"""The format of `created_at` in certificates and records."""
 COST_DIGITS = 4
 SHARE_DIGITS = 4
 """Decimal digits of costs and of devices' shares."""
@@ -346,9 +344,9 @@ def _contradictions_of_part(document: Certificate, part: RunPart, record: Record
     for name, certified, recorded in compared:
         if certified != recorded:
             yield f"its {name} is {_text(certified)}, but {_text(recorded)} in the record {record.record_id}"
-    end = datetime.strptime(document.created_at, TIME_FORMAT)
+    end = parse_utc(document.created_at)
     begin = end - timedelta(seconds=document.seconds)
-    created = datetime.strptime(record.created_at, TIME_FORMAT)
+    created = parse_utc(record.created_at)
     if not begin - CLOCK_SKEW <= created <= end + CLOCK_SKEW:
         yield f"it was made at {document.created_at}, and its record {record.record_id} at {record.created_at}"
 

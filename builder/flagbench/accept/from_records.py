@@ -24,6 +24,8 @@ from flagbench.records.index import host_of
 from flagbench.records.model import DeviceTelemetry, Record
 from flagbench.records.read import read_record
 from flagbench.records.store import Store, StoredRecord
+from flagbench.system.clock import TIME_FORMAT, parse_utc
+from flagbench.verdict.samples import start_of
 from flagbench.verdict.series import CLOCK_SKEW
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
@@ -34,8 +36,6 @@ MOST_DAYS = 7
 """The most days between the runs of a machine that are judged together."""
 PARTITION = "MIG-"
 """How the UUID of a part of a device begins."""
-_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-"""The format of a record's time, UTC."""
 
 
 class StoredAcceptance(NamedTuple):
@@ -59,7 +59,7 @@ def accept_from_store(store: Store, host: str, catalog: Catalog) -> StoredAccept
     """
     contents: dict[str, bytes] = {}
     newest: dict[str, Record] = {}
-    latest = (datetime.now(timezone.utc) + CLOCK_SKEW).strftime(_TIME_FORMAT)
+    latest = (datetime.now(timezone.utc) + CLOCK_SKEW).strftime(TIME_FORMAT)
     for entry in store.list_records():
         if entry.summary is None or entry.summary.host != host or entry.case in newest:
             continue
@@ -81,9 +81,8 @@ def accept_from_store(store: Store, host: str, catalog: Catalog) -> StoredAccept
     for part in accepted.facts["parts"]:
         add_history(newest[part["case"]], part, accepted, store, _runs_of_host)
     first, last = records[0], records[-1]
-    start = datetime.strptime(first.created_at, _TIME_FORMAT) - timedelta(seconds=first.duration or 0.0)
-    end = datetime.strptime(last.created_at, _TIME_FORMAT)
-    return StoredAcceptance(accepted, last.created_at, (end - start).total_seconds())
+    seconds = (parse_utc(last.created_at) - start_of(first)).total_seconds()
+    return StoredAcceptance(accepted, last.created_at, seconds)
 
 
 def _belongs_to(record: Record, newer: dict[str, Record]) -> bool:
@@ -93,7 +92,7 @@ def _belongs_to(record: Record, newer: dict[str, Record]) -> bool:
     newest = next(iter(newer.values()))
     if record.stack != newest.stack or record.system.devices_per_node != newest.system.devices_per_node:
         return False
-    age = datetime.strptime(newest.created_at, _TIME_FORMAT) - datetime.strptime(record.created_at, _TIME_FORMAT)
+    age = parse_utc(newest.created_at) - parse_utc(record.created_at)
     return age <= timedelta(days=MOST_DAYS)
 
 

@@ -106,7 +106,7 @@ def command(
         since=parse_time(since, "--since"),
         expected=expected,
     )
-    fleet = judge_fleet(runs, catalog.nodes_limits)
+    fleet = judge_fleet(runs, catalog.fleet_limits)
     if junit is not None:
         write_output(junit, junit_of_fleet(fleet))
     if openmetrics is not None:

@@ -87,14 +87,14 @@ def _nodes_page(store: Store) -> _NodesPage | None:
     """The page of the nodes of a store, as `flagbench fleet` judges them; None for too few nodes to compare."""
     catalog = load_catalog()
     hosts = {entry.summary.host for entry in store.list_records() if entry.summary is not None}
-    if len(hosts) < catalog.nodes_limits.min_nodes:
+    if len(hosts) < catalog.fleet_limits.min_nodes:
         return None
     now = datetime.now(timezone.utc).replace(tzinfo=None)
     try:
         runs = read_fleet(store, catalog, now=now, case=None, since=None, expected=())
     except FlagbenchError:  # no record is of a single node
         return None
-    fleet = judge_fleet(runs, catalog.nodes_limits)
+    fleet = judge_fleet(runs, catalog.fleet_limits)
     return _NodesPage(headline(fleet), fleet_page(fleet, INDEX_PAGE))
 
 

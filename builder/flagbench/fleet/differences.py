@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from flagbench.console.terminal import brief
 from flagbench.fleet.node_run import CONFIGURATION, DEVICES, NodeRun
 from flagbench.fleet.result import Action, Difference, Finding, PropertyValue, Source
-from flagbench.manifests.limits import NodesLimits
+from flagbench.manifests.limits import FleetLimits
 
 _LONGEST_VALUE = 40
 """The characters of a version or a digest that a finding shows."""
@@ -60,7 +60,7 @@ def find_differences(runs: Mapping[str, NodeRun]) -> Iterator[Difference]:
         yield Difference(first.run, first.device, name, tuple(values))
 
 
-def difference_findings(differences: Sequence[Difference], nodes: int, limits: NodesLimits) -> Iterator[Finding]:
+def difference_findings(differences: Sequence[Difference], nodes: int, limits: FleetLimits) -> Iterator[Finding]:
     """A finding for each node and property, where more than half of the nodes have another value.
 
     Args:
@@ -94,7 +94,7 @@ def difference_findings(differences: Sequence[Difference], nodes: int, limits: N
 
 
 def _are_peers_of_their_own(
-    name: str, value: PropertyValue, usual: PropertyValue, nodes: int, limits: NodesLimits
+    name: str, value: PropertyValue, usual: PropertyValue, nodes: int, limits: FleetLimits
 ) -> bool:
     """Whether nodes with other settings or another number of devices are enough to be compared among themselves.
 
@@ -107,7 +107,7 @@ def _are_peers_of_their_own(
     return name == CONFIGURATION
 
 
-def _action(name: str, value: PropertyValue, usual: PropertyValue, nodes: int, limits: NodesLimits) -> Action:
+def _action(name: str, value: PropertyValue, usual: PropertyValue, nodes: int, limits: FleetLimits) -> Action:
     """A few devices fewer than almost all nodes have are a reason to drain a node, other differences one to look."""
     if name != DEVICES or int(value.value) > int(usual.value):
         return Action.LOOK

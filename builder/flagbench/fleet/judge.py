@@ -21,7 +21,7 @@ from flagbench.fleet.result import (
     NodeResult,
     Source,
 )
-from flagbench.manifests.limits import NodesLimits
+from flagbench.manifests.limits import FleetLimits
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class FleetRuns:
     """What could not be read, in sentences."""
 
 
-def judge_fleet(fleet: FleetRuns, limits: NodesLimits) -> Fleet:
+def judge_fleet(fleet: FleetRuns, limits: FleetLimits) -> Fleet:
     """Judge the nodes of a fleet; `limits` are those of manifests/limits.yaml."""
     findings: list[Finding] = []
     for own in fleet.own_checks.values():
@@ -127,7 +127,7 @@ class _Family:
     """With other nodes and with their own last runs, for each group of nodes with the same settings."""
 
 
-def _compare_family(runs: Sequence[NodeRun], fleet: FleetRuns, limits: NodesLimits) -> _Family:
+def _compare_family(runs: Sequence[NodeRun], fleet: FleetRuns, limits: FleetLimits) -> _Family:
     """Compare the software and hardware of the nodes, then the speed of those with the same settings."""
     chosen = runs_to_compare(runs)
     differences = tuple(find_differences(chosen))
@@ -159,7 +159,7 @@ def _last_runs(runs: Mapping[str, NodeRun], earlier: Sequence[NodeRun]) -> dict[
     return last_runs
 
 
-def _not_compared(runs: Sequence[NodeRun], limits: NodesLimits) -> str:
+def _not_compared(runs: Sequence[NodeRun], limits: FleetLimits) -> str:
     """Why the numbers of a case were not compared between nodes."""
     hosts = {run.host for run in runs}
     return (

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import timezone
 from enum import Enum
 
-from flagbench.accept.certificate import TIME_FORMAT
 from flagbench.console.terminal import brief
 from flagbench.fleet.result import GRAVITY, Action, Fleet, NodeResult
 from flagbench.report.junit import JUnitCase, Kind, junit_xml
+from flagbench.system.clock import parse_utc
 
 _NODE_NAME = re.compile(r"(?!(?i:all)$)[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 """A name that is printed in a command. A leading dash would be an option, and `ALL` is every node of Slurm."""
@@ -96,7 +96,7 @@ def _openmetrics_lines(fleet: Fleet) -> Iterator[str]:
     yield "# HELP flagbench_node_last_run_timestamp_seconds When the newest record of a node was made."
     for node in fleet.nodes:
         if node.last_run_at is not None:
-            made_at = datetime.strptime(node.last_run_at, TIME_FORMAT).replace(tzinfo=timezone.utc)
+            made_at = parse_utc(node.last_run_at).replace(tzinfo=timezone.utc)
             labels = f'node="{_label(node.host)}"'
             yield f"flagbench_node_last_run_timestamp_seconds{{{labels}}} {made_at.timestamp():.0f}"
     yield "# EOF"

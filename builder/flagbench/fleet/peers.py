@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from flagbench.fleet.node_run import NodeRun
 from flagbench.fleet.result import Action, ComparedNumber, ComparedValue, Finding, Source
 from flagbench.fleet.spread import Middle, clipped_middle, limit_in_spreads
-from flagbench.manifests.limits import Kind, NodeLimit, NodesLimits
+from flagbench.manifests.limits import FleetLimits, Kind, PeerLimit
 
 _SOUND_TOO = {
     "host-link": "the link of one sound machine can differ by this from run to run",
@@ -63,7 +63,7 @@ class _Number:
         return any(rank is not None for rank in self.ranks.values())
 
 
-def compare_with_peers(runs: Mapping[str, NodeRun], excuses: Excuses, limits: NodesLimits) -> Comparison:
+def compare_with_peers(runs: Mapping[str, NodeRun], excuses: Excuses, limits: FleetLimits) -> Comparison:
     """Compare nodes with each other; `runs` has one sound run of each node, all of the same settings."""
     numbers = []
     for metric in _metrics(runs):
@@ -81,7 +81,7 @@ def compare_with_peers(runs: Mapping[str, NodeRun], excuses: Excuses, limits: No
 
 
 def compare_with_last_runs(
-    runs: Mapping[str, NodeRun], last_runs: Mapping[str, NodeRun], excuses: Excuses, limits: NodesLimits
+    runs: Mapping[str, NodeRun], last_runs: Mapping[str, NodeRun], excuses: Excuses, limits: FleetLimits
 ) -> Comparison:
     """Compare the change of each node since its last run with the change of the others.
 
@@ -131,7 +131,7 @@ def _metrics(runs: Mapping[str, NodeRun]) -> list[str]:
 
 
 def _compare(
-    numbers: Sequence[_Number], excuses: Excuses, limits: NodesLimits, source: Source, runs: Mapping[str, NodeRun]
+    numbers: Sequence[_Number], excuses: Excuses, limits: FleetLimits, source: Source, runs: Mapping[str, NodeRun]
 ) -> Comparison:
     """Compare each number between the nodes. Numbers of too few nodes are left out."""
     compared: dict[str, ComparedNumber] = {}
@@ -193,7 +193,7 @@ def _finding(
     host: str,
     slow_values: Sequence[ComparedValue],
     compared: Mapping[str, ComparedNumber],
-    limit: NodeLimit,
+    limit: PeerLimit,
     excuses: Excuses,
 ) -> Finding:
     """The finding about the slow numbers of one kind of a node: it names the slowest, and counts the others."""

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import NamedTuple
 
-from flagbench.accept.certificate import TIME_FORMAT
 from flagbench.errors import FlagbenchError
 from flagbench.fleet.hosts import match_hosts
 from flagbench.fleet.judge import FleetRuns
@@ -19,6 +18,7 @@ from flagbench.manifests.model import Catalog
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.records.store import Store, StoredRecord
+from flagbench.system.clock import TIME_FORMAT, parse_utc
 from flagbench.verdict.series import CLOCK_SKEW
 from flagbench_core.exit_codes import ExitCode
 
@@ -134,7 +134,7 @@ def _choose_entries(listed: Iterable[StoredRecord], now: datetime, since: str | 
 
 def _days_before(time: str) -> str:
     """The time JUDGED_DAYS before another, UTC."""
-    earlier = datetime.strptime(time, TIME_FORMAT) - timedelta(days=JUDGED_DAYS)
+    earlier = parse_utc(time) - timedelta(days=JUDGED_DAYS)
     return earlier.strftime(TIME_FORMAT)
 
 

@@ -15,13 +15,12 @@ from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.records.index import Summary
 from flagbench.records.store import Store, StoredRecord
+from flagbench.system.clock import TIME_FORMAT, parse_utc
 from flagbench.verdict.early_end import find_early_end
 from flagbench.verdict.result import four_digits
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 """The units of an age, as arguments of `timedelta`."""
-_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-"""How a record writes a time; such times sort as texts."""
 _DATE_FORMAT = "%Y-%m-%d"
 
 
@@ -127,10 +126,10 @@ def parse_time(text: str | None, option: str) -> str | None:
         elif len(text) <= len("2026-01-31"):
             time = datetime.strptime(text, _DATE_FORMAT)
         else:
-            time = datetime.strptime(text, _TIME_FORMAT)
+            time = parse_utc(text)
     except (ValueError, OverflowError):
         raise FlagbenchError(
             f"{option}: '{text}' is neither an age nor a date",
             remedy="give an age in hours, days or weeks (12h, 30d, 2w), or a date (2026-01-31)",
         ) from None
-    return time.strftime(_TIME_FORMAT)
+    return time.strftime(TIME_FORMAT)

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from flagbench.manifests.lookup import require_base
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.system.checkout import commit
+from flagbench.system.clock import utc_now
 
 JOB_BYTES = 9 * 2**30
 """Peak memory of one compiler job, bytes: nvcc on flash-attn's kernels takes 8 to 9 GB. Source: setup.py of
@@ -291,7 +291,7 @@ class ImageBuilder:
 
     def _make_request(self, tier: Tier) -> BuildRequest:
         """Describe the build of a tier for the engine: its context, labels and build arguments."""
-        created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        created = utc_now()
         # An unknown revision is an empty label: otherwise a case's image would inherit its stack's.
         labels = {**tier.labels, CREATED_LABEL: created, REVISION_LABEL: self._revision or ""}
         if self._options.source_url is not None:

@@ -1,7 +1,7 @@
 """The types of acceptance limits: manifests/limits.yaml, and the overrides of them in the manifest of a device.
 
 An acceptance (`flagbench accept`) measures a machine, divides each number by a reference, and compares the ratio with
-a limit. `flagbench fleet`, which compares many machines, has limits of its own, `NodesLimits`. The JSON Schema of
+a limit. `flagbench fleet`, which compares many machines, has limits of its own, `FleetLimits`. The JSON Schema of
 limits.yaml is generated from this file: types become its rules, and the docstrings of classes and fields its
 descriptions.
 """
@@ -92,7 +92,7 @@ class LimitOverride:
 
 
 @dataclass(frozen=True)
-class NodeLimit:
+class PeerLimit:
     """The limits for one kind of measurement in a comparison of nodes.
 
     Limits are ratios: the number of one node, divided by the middle of the numbers of all nodes.
@@ -113,7 +113,7 @@ class NodeLimit:
 
 
 @dataclass(frozen=True)
-class NodesLimits:
+class FleetLimits:
     """How `flagbench fleet` compares the nodes of a fleet with each other."""
 
     min_nodes: PositiveCount
@@ -128,10 +128,10 @@ class NodesLimits:
     fewer nodes agree, the node is only named."""
     source: SourceText
     """Where these numbers come from, or that they are assumptions."""
-    limits: tuple[NodeLimit, ...]
+    limits: tuple[PeerLimit, ...]
     """The limits for each kind of measurement, on accelerators and on processors."""
 
-    def limit(self, kind: Kind, *, processor: bool) -> NodeLimit | None:
+    def limit(self, kind: Kind, *, processor: bool) -> PeerLimit | None:
         """Return the limits of a kind of measurement; None if such numbers are not compared between nodes."""
         for limit in self.limits:
             if limit.kind == kind and limit.processor is processor:
@@ -147,7 +147,7 @@ class LimitsManifest(Manifest):
 
     limits: tuple[AcceptanceLimit, ...]
     """The limits, in the order in which tables show them."""
-    nodes: NodesLimits
+    nodes: FleetLimits
     """The limits of nodes that are compared with each other."""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The whole manifest as JSON types."""

@@ -17,7 +17,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.checks import check_manifests
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import Document, ManifestError, Problem, read_document
-from flagbench.manifests.limits import AcceptanceLimit, LimitsManifest, NodesLimits
+from flagbench.manifests.limits import AcceptanceLimit, FleetLimits, LimitsManifest
 from flagbench.manifests.model import Case, CaseManifest, Catalog
 from flagbench.manifests.rows import CATALOGUE, CatalogueCases, Claim, ClaimsManifest, Raw, build_claim
 from flagbench.manifests.stack import Stack, StackManifest
@@ -146,7 +146,7 @@ def _build_catalog(
         stacks=stacks_by_name,
         claims=_UnreadClaims() if published is None else claims,
         limits={limit.id: limit for limit in msgspec.convert(limits["limits"], tuple[AcceptanceLimit, ...])},
-        nodes_limits=msgspec.convert(limits["nodes"], NodesLimits),
+        fleet_limits=msgspec.convert(limits["nodes"], FleetLimits),
     )
 
 

@@ -37,7 +37,7 @@ from flagbench.manifests.fields import (
     Word,
     keys,
 )
-from flagbench.manifests.limits import AcceptanceLimit, NodesLimits, Share
+from flagbench.manifests.limits import AcceptanceLimit, FleetLimits, Share
 from flagbench.manifests.rows import Claim, Workload
 from flagbench.manifests.stack import Stack
 from flagbench_core.flops import FORMULAS, Formula
@@ -471,5 +471,5 @@ class Catalog:
     """The claims by id; a claim is a published row that a case can reproduce."""
     limits: Mapping[str, AcceptanceLimit]
     """The limits of an acceptance by id."""
-    nodes_limits: NodesLimits
+    fleet_limits: FleetLimits
     """The limits of nodes that are compared with each other."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -22,6 +21,7 @@ from flagbench.console.terminal import brief, visible
 from flagbench.errors import FlagbenchError
 from flagbench.records.evidence import Packed
 from flagbench.records.model import Rank, RankColumns, Record
+from flagbench.system.clock import parse_utc
 from flagbench.system.files import read_input, read_stdin, reason
 from flagbench_core.exit_codes import ExitCode
 
@@ -211,7 +211,7 @@ def date_fault(created_at: str) -> str | None:
     The pattern of the field also matches the 31st of February, which is not a date.
     """
     try:
-        created = datetime.strptime(created_at, "%Y-%m-%dT%H:%M:%SZ")
+        created = parse_utc(created_at)
     except ValueError:
         return f"{created_at!r} is not a date"
     if created.year not in YEARS:

@@ -16,6 +16,7 @@ from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.records.digest import device_uuids, machine_digest
 from flagbench.records.model import Record
+from flagbench.system.clock import parse_utc
 
 SESSION_GAP = timedelta(hours=2)
 """The longest time between the starts of two runs of one machine that belong to the same session."""
@@ -129,7 +130,7 @@ def group_sides_into_sessions(records: Sequence[Record], baseline: Sequence[Reco
 
 def start_time(created_at: str, seconds: float) -> datetime:
     """Return the start of a run that ended at `created_at` and took `seconds`, of which at most a year counts."""
-    end = datetime.strptime(created_at, "%Y-%m-%dT%H:%M:%SZ")
+    end = parse_utc(created_at)
     # A record may have any number of seconds.
     return end - timedelta(seconds=max(-_YEAR_SECONDS, min(seconds, _YEAR_SECONDS)))
 

@@ -18,6 +18,7 @@ from flagbench.manifests.rows import Claim
 from flagbench.records.model import Record
 from flagbench.records.runs_and_series import Runs, SeriesSummary
 from flagbench.records.series import Series
+from flagbench.system.clock import parse_utc
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against, Verdict, VerifyResult
 from flagbench.verdict.stats.between import LEVEL
@@ -94,7 +95,7 @@ def with_future_dates(result: VerifyResult, records: Sequence[Record], now: date
         return result
     later = []
     for record in records:
-        if datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ") > now + CLOCK_SKEW:
+        if parse_utc(record.created_at) > now + CLOCK_SKEW:
             later.append(record.created_at)
     if not later:
         return result

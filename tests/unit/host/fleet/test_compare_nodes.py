@@ -14,7 +14,7 @@ from flagbench.fleet.result import Action, Finding, Fleet, NodeResult, Source
 from flagbench.fleet.spread import clipped_middle, limit_in_spreads
 from flagbench_core.exit_codes import ExitCode
 
-LIMITS = CATALOG.nodes_limits
+LIMITS = CATALOG.fleet_limits
 NOW, BEFORE = "2026-11-27T00:00:00Z", "2026-11-20T00:00:00Z"
 PROPERTIES = {"devices": "8", "driver": "580", "configuration": "aaaa"}
 
