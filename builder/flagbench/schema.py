@@ -14,15 +14,16 @@ from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from jsonschema_rs import Draft202012Validator as Validator
-from jsonschema_rs import ValidationError
 
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench_core.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from jsonschema_rs import Draft202012Validator, ValidationError
 
 FieldPath = tuple[str | int, ...]
 """The place of a value in a document: keys and indices from the top."""
@@ -167,13 +168,15 @@ class _CompiledSchema(NamedTuple):
     """A JSON Schema, and the validator that was made of it."""
 
     schema: Any
-    validator: Validator
+    validator: Draft202012Validator
 
 
 @cache  # compiling takes longer than most checks
 def _compile_schema(model: type) -> _CompiledSchema:
+    from jsonschema_rs import Draft202012Validator  # slow to import, and rarely needed
+
     schema = json_schema(model)
-    return _CompiledSchema(schema, Validator(schema))
+    return _CompiledSchema(schema, Draft202012Validator(schema))
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

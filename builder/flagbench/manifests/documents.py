@@ -1,7 +1,8 @@
 """The documents of manifests: the data of a file, and its problems, each with the line of the field.
 
-YAML is slow to read, and lines are needed only where there is a problem. So the data of a file without problems is
-kept in the user's cache under the digest of the file's bytes, and the file is parsed again where a line is asked for.
+To read YAML and to check it against its type is slow, and lines are needed only where there is a problem. So the data
+of a file without problems is kept in the user's cache under the digest of the file's bytes, and the file is parsed
+again where a line is asked for.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flagbench import schema
 from flagbench.errors import FlagbenchError
-from flagbench.schema import FieldPath, field_name, nearest
+from flagbench.schema import FieldPath, field_name, nearest, violations
 from flagbench.system.files import TEXT_BYTES, read_input, write_atomically
 from flagbench.system.user_folders import cache_folder
 from flagbench_core.exit_codes import ExitCode
@@ -165,8 +167,11 @@ def _children(node: Any) -> Iterable[tuple[Any, Any]]:
     return ()
 
 
-def read_document(path: Path, title: str) -> Document:
-    """Read one YAML file, which messages call `title`. If it cannot be read, or is not valid, it has problems."""
+def read_document(path: Path, title: str, model: type) -> Document:
+    """Read one YAML file, which messages call `title`, and check it against the type of its manifest.
+
+    If it cannot be read, or is not valid, it has problems.
+    """
     document = Document(path, title)
     try:
         content = read_input(path, TEXT_BYTES)
@@ -178,12 +183,17 @@ def read_document(path: Path, title: str) -> Document:
     except (OSError, ValueError) as error:
         document.add_problem((), f"cannot be read: {error}", 1)
         return document
-    cached = _cached_path(content)
+    cached = _cached_path(content, model)
     document.data = _read_cached(cached)
-    if document.data is None:
-        _parse(document)
-        if not document.problems:
-            _write_cached(cached, document.data)
+    if document.data is not None:
+        return document
+    _parse(document)
+    if document.problems:
+        return document
+    for field_path, message in violations(model, document.data):
+        document.add_problem(field_path, message)
+    if not document.problems:
+        _write_cached(cached, document.data)
     return document
 
 
@@ -198,12 +208,13 @@ def _parse(document: Document) -> None:
         document.add_problem(fault.path, fault.message, fault.line)
 
 
-def _cached_path(content: bytes) -> Path | None:
-    """The path in the cache of a manifest's data, named by its bytes and by flagbench's code that reads them.
+def _cached_path(content: bytes, model: type) -> Path | None:
+    """The path in the cache of a manifest's data, named by its bytes, its type, and the code that checks it.
 
     None for a user without a folder for caches.
     """
-    digest = sha256(_reader_code())
+    digest = sha256(_code_digest())
+    digest.update(model.__name__.encode())
     digest.update(content)
     with suppress(FlagbenchError):
         return cache_folder() / "manifests" / f"{digest.hexdigest()}.json"
@@ -211,9 +222,12 @@ def _cached_path(content: bytes) -> Path | None:
 
 
 @cache
-def _reader_code() -> bytes:
-    """The code that reads YAML: a change of it must not find the data that the earlier code read."""
-    return Path(__file__).with_name("yaml_reader.py").read_bytes()
+def _code_digest() -> bytes:
+    """The digest of the code that reads and checks manifests, with their types: what other code accepted is stale."""
+    digest = sha256()
+    for path in (Path(schema.__file__), *sorted(Path(__file__).parent.glob("*.py"))):
+        digest.update(path.read_bytes())
+    return digest.digest()
 
 
 def _read_cached(path: Path | None) -> Any:

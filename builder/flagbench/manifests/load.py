@@ -21,7 +21,7 @@ from flagbench.manifests.limits import AcceptanceLimit, FleetLimits, LimitsManif
 from flagbench.manifests.model import Case, CaseManifest, Catalog
 from flagbench.manifests.rows import CATALOGUE, CatalogueCases, Claim, ClaimsManifest, Raw, build_claim
 from flagbench.manifests.stack import Stack, StackManifest
-from flagbench.schema import shipped_manifests, violations
+from flagbench.schema import shipped_manifests
 from flagbench.system.files import expanded
 
 _MANIFESTS_VARIABLE = "FLAGBENCH_MANIFESTS"
@@ -155,7 +155,7 @@ def _read_limits(folder: Path) -> Document:
     path = folder / LIMITS_FILE
     if not path.exists():
         path = shipped_manifests() / LIMITS_FILE
-    return read_manifest(path, f"{path.parent.name}/{LIMITS_FILE}", LimitsManifest)
+    return read_document(path, f"{path.parent.name}/{LIMITS_FILE}", LimitsManifest)
 
 
 def _read_folder(root: Path, name: str, model: type, stem: str | None = None) -> list[Document]:
@@ -167,18 +167,8 @@ def _read_folder(root: Path, name: str, model: type, stem: str | None = None) ->
     documents = []
     for path in sorted((root / name).glob("*.yaml"), key=lambda path: path.stem):
         if stem in (None, path.stem):
-            documents.append(read_manifest(path, f"{root.name}/{name}/{path.name}", model))
+            documents.append(read_document(path, f"{root.name}/{name}/{path.name}", model))
     return documents
-
-
-def read_manifest(path: Path, title: str, model: type) -> Document:
-    """Read a file, and check it against the type of its manifest; `title` is its name in messages."""
-    document = read_document(path, title)
-    if document.problems:
-        return document
-    for field_path, message in violations(model, document.data):
-        document.add_problem(field_path, message)
-    return document
 
 
 def _build_case(raw: Raw, path: Path, workloads: Raw, stacks: Mapping[str, Stack]) -> Case:
