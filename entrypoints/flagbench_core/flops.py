@@ -21,7 +21,8 @@ class Batch(NamedTuple):
     tokens: int
     """The sum of T over the sequences."""
     pairs: int
-    """The sum of T * T over the sequences: the pairs of positions that attention computes scores for."""
+    """The pairs of positions that attention computes scores for: the sum of T * T over the sequences, except in
+    `generation`."""
     predictions: int
     """The number of positions that are projected onto the vocabulary."""
 
@@ -29,6 +30,18 @@ class Batch(NamedTuple):
 def batch_of(sequences: int, length: int) -> Batch:
     """Sequences of one length, whose positions are all projected onto the vocabulary."""
     return Batch(sequences, sequences * length, sequences * length**2, sequences * length)
+
+
+def generation(sequences: int, prompt: int, output: int) -> Batch:
+    """Sequences that generate `output` tokens each after `prompt` tokens, with the keys and values of all in a cache.
+
+    The prompt runs at once and gives the first token. Each further token is one more position, which attends to the
+    prompt, to the tokens generated before it and to itself. The last token is not an input.
+    """
+    further_tokens = output - 1
+    positions_seen = further_tokens * prompt + further_tokens * output // 2  # the sum of prompt + t for t = 1, 2, ...
+    pairs = prompt**2 + positions_seen
+    return Batch(sequences, sequences * (prompt + further_tokens), sequences * pairs, sequences * output)
 
 
 def padded_vocabulary(size: int, multiple: int, tp: int) -> int:

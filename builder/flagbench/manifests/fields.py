@@ -71,7 +71,7 @@ Preset = Literal["reference", "tiny"]
 """A size of a case: the published one, or a small one for trials."""
 Axis = Literal["dp", "tp", "pp"]
 """An axis of the layout of ranks: data-parallel replicas, tensor-parallel parts, pipeline stages."""
-Unit = Literal["samples/s", "tokens/s", "TFLOP/s", "GB/s", "s", "fraction", "GiB", "nats"]
+Unit = Literal["samples/s", "tokens/s", "requests/s", "TFLOP/s", "GB/s", "s", "fraction", "GiB", "nats"]
 """A unit of metrics."""
 Scope = Literal["job", "node", "device"]
 """Whether a value is that of the whole job, of one node or of one device."""

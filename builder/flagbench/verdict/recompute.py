@@ -20,6 +20,7 @@ from flagbench.verdict.derivation import UNKNOWN, count, leaves, look_up
 from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
 from flagbench_core.evidence import Derived, EvidenceError, Facts, Section, derive
+from flagbench_core.evidence.generation import generation_of
 from flagbench_core.evidence.metrics import LOSS_TAIL
 from flagbench_core.evidence.roofs import MAMF, MAMF_REPEATS
 from flagbench_core.evidence.section import MEASURE, TRAIN, WARMUP, WINDOW, digest_of, kind_of, read_section
@@ -404,7 +405,8 @@ def collect_facts(record: Record, case: Case, section: Section) -> Facts:
 
     Raises:
         msgspec.ValidationError: an evaluation has fields of other types.
-        EvidenceError: the layout, losses or evaluations contradict the evidence or themselves.
+        EvidenceError: the layout, losses or evaluations contradict the evidence or themselves, or the configuration
+            does not say what is generated.
     """
     config = record.config or {}
     quality = record.quality
@@ -439,6 +441,7 @@ def collect_facts(record: Record, case: Case, section: Section) -> Facts:
         stages=stages,
         counted=case.formula is not None,
         nodes=record.system.nodes,
+        generation=generation_of(config),
     )
 
 

@@ -11,6 +11,7 @@ from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
 from flagbench_core.config import schedule
 from flagbench_core.evidence.derive import CURVE_POINTS, derive
+from flagbench_core.evidence.generation import generation_of
 from flagbench_core.evidence.metrics import Facts
 from flagbench_core.evidence.section import MEASURE, TRAIN, digest_of
 from flagbench_core.stats import summary
@@ -86,6 +87,7 @@ def facts_of(
         stages=request.layout.pp,
         counted=request.formula is not None,
         nodes=request.nodes,
+        generation=generation_of(config),
     )
 
 

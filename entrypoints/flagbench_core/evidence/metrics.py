@@ -14,9 +14,11 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from flagbench_core.evidence import roofs
 from flagbench_core.evidence.columns import MICRO, add
+from flagbench_core.evidence.generation import Generation
 from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Span, Stretch
 from flagbench_core.evidence.slow_devices import slowest_device
 from flagbench_core.stats import summary
+from flagbench_core.stats.summary import median, percentile
 from flagbench_core.stats.within import METHOD, MIN_STEPS, WithinRun, within_run
 
 GIB = 1024.0**3
@@ -71,6 +73,8 @@ class Facts(NamedTuple):
     counted: bool = True
     """Whether the case has a formula for its FLOPs."""
     nodes: int = 1
+    generation: Generation | None = None
+    """The lengths of a batch; None if the case generates no tokens."""
 
 
 class Window(NamedTuple):
@@ -304,9 +308,10 @@ def _device_rate(name: str, work: TimedWork, note: str, world: int) -> Entry:
 def infer_rates(run: Run) -> Iterator[Entry]:
     """p_infer_core and p_infer_core_host of an inference, and p_infer_whole of a complete one.
 
-    If the case validates before, the same metrics of that pass are called p_val_*.
+    If the case validates before, the same metrics of that pass are called p_val_*. A case that generates tokens has
+    none of these: see `generation_rates`.
     """
-    if run.facts.kind != INFER:
+    if run.facts.kind != INFER or run.facts.generation is not None:
         return
     phases = dict.fromkeys(span.phase for span in run.section.spans)  # each once, in their order
     for phase in phases:
@@ -319,10 +324,11 @@ def _infer_rates_of_phase(run: Run, phase: str, window: Window) -> Iterator[Entr
     """The rates of one pass over a data set, which is the phase `val` or `infer`."""
     section, facts = run.section, run.facts
     stretch, unit = window.stretch, facts.unit
-    work = TimedWork(stretch.amount(unit), window.micro, stretch.steps)
+    shares = micro_batch_shares(stretch)
+    work = TimedWork(stretch.amount(unit), window.micro, stretch.steps, shares)
     note = _core_note(window)
     yield rate(f"p_{phase}_core", unit, work, note)
-    host_work = TimedWork(_published_work(stretch, facts), stretch.time(HOST, 0), stretch.steps)
+    host_work = TimedWork(_published_work(stretch, facts), stretch.time(HOST, 0), stretch.steps, shares)
     yield rate(f"p_{phase}_core_host", unit, host_work, f"{HOST_CLOCK}step; excluding warm-up")
     useful_tokens = stretch.amount("tokens_useful")
     if unit == "tokens" and useful_tokens != work.amounts:
@@ -333,6 +339,88 @@ def _infer_rates_of_phase(run: Run, phase: str, window: Window) -> Iterator[Entr
         longest = max(section.durations[phase])
         note = "the whole pass including loading, by the slowest rank"
         yield whole_rate(f"p_{phase}_whole", unit, total, longest, note)
+
+
+def latencies(run: Run) -> Iterator[Entry]:
+    """latency_mean, latency_p50 and latency_p99 of a batch that generates tokens, as `vllm bench latency` has them.
+
+    Percentiles are left out if the evidence has sums of several steps.
+    """
+    if run.facts.generation is None or run.window is None:
+        return
+    stretch = run.window.stretch
+    micro, note = _batch_times(stretch)
+    yield metric("latency_mean", sum(micro) / stretch.steps / MICRO, "s", n=stretch.steps, note=note)
+    if len(micro) < stretch.steps:
+        return
+    seconds = [time / MICRO for time in micro]
+    for percent in (50, 99):
+        note_of_percentile = f"{note}; interpolated as by numpy.percentile"
+        yield metric(
+            f"latency_p{percent}", percentile(seconds, percent), "s", n=stretch.steps, note=note_of_percentile
+        )
+
+
+def generation_rates(run: Run) -> Iterator[Entry]:
+    """output_tokens_per_second, total_tokens_per_second (with prompts) and requests_per_second of a generation."""
+    generation = run.facts.generation
+    if generation is None or run.window is None:
+        return
+    stretch = run.window.stretch
+    requests = stretch.amount("samples")
+    micro, note = _batch_times(stretch)
+    work = TimedWork(requests, micro, stretch.steps, micro_batch_shares(stretch))
+    generated = [count * generation.output for count in requests]
+    processed = [count * (generation.prompt + generation.output) for count in requests]
+    yield rate("output_tokens_per_second", "tokens", work._replace(amounts=generated), note)
+    yield rate("total_tokens_per_second", "tokens", work._replace(amounts=processed), f"{note}; prompts included")
+    yield rate("requests_per_second", "requests", work, note)
+
+
+def _batch_times(stretch: Stretch) -> tuple[list[int], str]:
+    """The times of the batches on the slowest rank by its host's clock, microseconds, and the note that says so."""
+    rank = stretch.slowest(HOST)
+    note = f"from handing a batch to the engine to its last token; host clock of rank {rank}, the slowest rank"
+    return stretch.time(HOST, rank), note
+
+
+def iteration_times(run: Run) -> Iterator[Entry]:
+    """ttft and tpot: the medians of the times of an engine's first and of its further iterations.
+
+    They are left out if a batch did not need exactly one iteration for each token: the first one may then have read
+    only parts of the prompts.
+    """
+    generation = run.facts.generation
+    if generation is None or run.window is None:
+        return
+    first: list[int] = []
+    further: list[int] = []
+    for span in run.window.stretch.spans:
+        for times in span.micro_batches:
+            if len(times) != generation.output:
+                return
+            first.append(times[0])
+            further += times[1:]
+    if first:
+        note = "median of the iterations that read the prompts"
+        yield metric("ttft", median(first) / MICRO, "s", n=len(first), note=note)
+    if further:
+        note = "median of the other iterations, each of which gives every sequence a token"
+        yield metric("tpot", median(further) / MICRO, "s", n=len(further), note=note)
+
+
+def decode_bandwidth(run: Run) -> Iterator[Entry]:
+    """decode_bandwidth of one device, GB/s; decode_bandwidth_roof, its share of a copy's, if that was measured."""
+    values = {entry["name"]: entry["value"] for entry in run.metrics}
+    if run.facts.generation is None or not values.get("tpot"):
+        return
+    gigabytes = run.facts.generation.decode_bytes / GIGA
+    bandwidth = gigabytes / values["tpot"]
+    note = f"{gigabytes:.4g} GB of weights and cache, the mean of the iterations of tpot, over tpot"
+    yield metric("decode_bandwidth", bandwidth, "GB/s", "device", note=note)
+    if "memory_bandwidth" in values:
+        note = "decode_bandwidth relative to memory_bandwidth, a copy before the steps"
+        yield metric("decode_bandwidth_roof", bandwidth / values["memory_bandwidth"], "fraction", "device", note=note)
 
 
 def _published_work(stretch: Stretch, facts: Facts) -> list[int]:
@@ -620,7 +708,11 @@ def _device_note(measurement: Mapping[str, Any], world: int) -> str:
 METRICS = (
     train_rates,
     infer_rates,
+    latencies,
+    generation_rates,
+    iteration_times,
     device_rates,
+    decode_bandwidth,
     published_rates,
     utilisation,
     published_utilisation,

@@ -33,6 +33,19 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
 
 
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The percentile by linear interpolation between the two nearest values, equal to that of numpy.percentile."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * (percent / 100)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    difference = ordered[above] - ordered[below]
+    share = place - below
+    if share < 0.5:
+        return ordered[below] + difference * share
+    return ordered[above] - difference * (1 - share)  # numpy rounds this way, so that both ends are exact
+
+
 def drift(values: Sequence[float]) -> float | None:
     """Median of the second half relative to that of the first, minus 1.
 

@@ -14,7 +14,7 @@ import torch
 from flagbench_cases.contract import INFER, Work
 from flagbench_cases.shared.manifests import load_case, load_stack, package_of
 from flagbench_core.config import Options, merge, resolve
-from flagbench_core.flops import FORMULAS, batch_of
+from flagbench_core.flops import FORMULAS, batch_of, generation, llama_forward
 from running import need_imports
 from workloads import on_ranks, set_up
 
@@ -136,3 +136,31 @@ def test_flops_are_those_that_torch_counts(tmp_path: Path, name: str) -> None:
     done = Work(*work)
     assert done.flops_executed + done.flops_recomputed == pytest.approx(total, rel=1e-3)
     assert (done.flops_recomputed > 0) == name.endswith(("True", "selective", "full"))
+
+
+@pytest.mark.parametrize(
+    ("sequences", "prompt", "output", "layers"), [(8, 32, 8, 32), (2, 5, 6, 2)], ids=["llama3.1-8b", "odd"]
+)
+def test_flops_of_a_generation(sequences: int, prompt: int, output: int, layers: int) -> None:
+    """Those of transformers' Llama: the prompt, then one token at a time with the keys and values of the others."""
+    transformers = pytest.importorskip("transformers", minversion="5")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = transformers.LlamaConfig(
+        hidden_size=4096,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=14336,
+        vocab_size=128256,
+        attn_implementation="eager",  # torch counts its products on every device
+    )
+    with META, torch.no_grad():
+        network = transformers.LlamaForCausalLM(config)
+        cache = transformers.DynamicCache(config=config)
+        with FlopCounterMode(display=False) as counter:
+            for length in [prompt] + [1] * (output - 1):
+                tokens = torch.zeros(sequences, length, dtype=torch.long)
+                network(tokens, past_key_values=cache, logits_to_keep=1)
+    model = {"dim": 4096, "layers": layers, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab_size": 128256}
+    assert counter.get_total_flops() == llama_forward(model, generation(sequences, prompt, output)).executed
