@@ -10,7 +10,8 @@ import yaml
 
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
-from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest, render_job
+from flagbench.runs.launchers.job_request import JobOptions
+from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest, render_job
 from flagbench.runs.request import RunOptions
 
 DOCS = (Path(__file__).parents[1] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
@@ -57,8 +58,15 @@ def _catalog():
 def request_of(of="distilbert:cpu", /, **options):
     """A request with options of the run and of the job."""
     options = {"run_id": "run-1", **options}
-    run = {field.name: options.pop(field.name) for field in fields(RunOptions) if field.name in options}
-    return JobRequest(*resolve_image(of, _catalog()), RunOptions(**run), JobOptions(**options))
+    run = _take(RunOptions, options)
+    job = _take(JobOptions, options)
+    return KubernetesRequest(*resolve_image(of, _catalog()), run, job, KubernetesOptions(**options))
+
+
+def _take(options_class, options):
+    """An object of a dataclass with those of the options that it has, which are removed."""
+    names = [field.name for field in fields(options_class) if field.name in options]
+    return options_class(**{name: options.pop(name) for name in names})
 
 
 def job_documents(request):

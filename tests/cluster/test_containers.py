@@ -8,7 +8,8 @@ import pytest
 
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
-from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest
+from flagbench.runs.launchers.job_request import JobOptions
+from flagbench.runs.launchers.kubernetes import KubernetesRequest
 from flagbench.runs.request import RunOptions
 from job_pods import job_documents, pod_arguments, pod_environment, pod_file_systems, pod_image, pod_name
 from running import wait_until
@@ -25,7 +26,7 @@ ENDLESS = {"steps": 1000000, "timeout": TIMEOUT}
 def documents_of(case, image, arguments):
     """The documents of a Job of two nodes, as `flagbench job` prints them."""
     case, stack = resolve_image("%s:cpu" % case, load_catalog())
-    request = JobRequest(
+    request = KubernetesRequest(
         case,
         stack,
         RunOptions(nodes=2, run_id="two-pods", preset="tiny", data="synthetic", **arguments),

@@ -41,7 +41,7 @@ GROUPS = {
         "plan": (
             "Show the layouts of a split model, and whether they fit into the devices' memory; those that fit first."
         ),
-        "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",
+        "job": "Print a job that runs a case on a cluster: for `kubectl apply -f -`, or a batch script for `sbatch`.",
     },
     "For those who publish": {
         "render": "Print an image's Dockerfiles, or write its build directories.",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -14,10 +15,12 @@ from flagbench.console.output import echo_json
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog_without_claims
-from flagbench.manifests.lookup import require_base, resolve_image
-from flagbench.options import takes_options
-from flagbench.runs.launchers.kubernetes import JobOptions
-from flagbench.runs.launchers.schedulers import SCHEDULERS, Scheduler
+from flagbench.manifests.lookup import resolve_image
+from flagbench.options import takes_options, words
+from flagbench.runs.launchers.job_request import JobOptions
+from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest
+from flagbench.runs.launchers.schedulers import JOB_MAKERS, Scheduler
+from flagbench.runs.launchers.slurm import SlurmOptions
 from flagbench.runs.request import RunOptions
 from flagbench.system.files import reason, write_atomically
 
@@ -26,6 +29,8 @@ from flagbench.system.files import reason, write_atomically
 def command(
     run: RunOptions,
     job: JobOptions,
+    kubernetes: KubernetesOptions,
+    slurm: SlurmOptions,
     image_name: Annotated[
         str, typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu.")
     ],
@@ -34,33 +39,38 @@ def command(
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there, not to stdout.")
     ] = None,
     send: Annotated[
-        bool, typer.Option("--submit", help="Apply it to the cluster that kubectl is pointed at; print no job.")
+        bool,
+        typer.Option(
+            "--submit", help="Apply it to the cluster that kubectl is pointed at; print no job. Kubernetes only."
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one List, or what --submit made.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: one List, or what --submit made. Kubernetes only.")
+    ] = False,
 ) -> None:
-    """Print a Kubernetes job that runs a case, for `kubectl apply -f -`.
+    """Print a job that runs a case on a cluster: for `kubectl apply -f -`, or a batch script for `sbatch`.
 
     The image's own arguments mean what they mean for `flagbench run`. Only --submit creates anything in a cluster.
     """
     if send and out is not None:
         raise FlagbenchError("--out and --submit contradict each other", remedy="give one of them")
-    scheduler = SCHEDULERS[for_]
+    options = {Scheduler.KUBERNETES: kubernetes, Scheduler.SLURM: slurm}
+    _refuse_options_of_others(options, for_)
     case, stack = resolve_image(image_name, load_catalog_without_claims())
-    require_base(stack)
-    request = scheduler.JobRequest(case, stack, run, job)
-    text = scheduler.render_job(request)
+    maker = JOB_MAKERS[for_]
+    request = maker.request(case, stack, run, job, options[for_])
+    text = maker.render(request)
     for warning in request.warnings():
         typer.echo(f"warning: {warning}", err=True)
     if send:
-        message = scheduler.submit(text)
-        if as_json:
+        message = maker.submit(text)
+        if isinstance(request, KubernetesRequest) and as_json:
             echo_json({"job": request.job_name, "run_id": request.run_id})
         else:
             print(visible(message))
         return
     if as_json:
-        items = list(yaml.safe_load_all(text))
-        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2) + "\n"
+        text = _json_list(text, for_)
     if out is None:
         print(text, end="")
         return
@@ -69,3 +79,22 @@ def command(
     except OSError as error:
         raise FlagbenchError(f"--out {out} cannot be written: {reason(error)}", remedy="name another file") from None
     typer.echo(f"wrote {out}", err=True)
+
+
+def _refuse_options_of_others(options: Mapping[Scheduler, Any], scheduler: Scheduler) -> None:
+    """Raise FlagbenchError (USAGE) for an option that only another scheduler has."""
+    for other, other_options in options.items():
+        if other is scheduler:
+            continue
+        for word in words(other_options):
+            raise FlagbenchError(
+                f"{word.partition('=')[0]} is an option of --for {other.value} alone", remedy="leave it out"
+            )
+
+
+def _json_list(text: str, scheduler: Scheduler) -> str:
+    """The documents of a Kubernetes job as one List in JSON. Raises FlagbenchError (USAGE) for a script."""
+    if scheduler is not Scheduler.KUBERNETES:
+        raise FlagbenchError(f"--json: a job for {scheduler.value} is a script", remedy="leave it out")
+    items = list(yaml.safe_load_all(text))
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2) + "\n"

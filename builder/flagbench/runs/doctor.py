@@ -36,9 +36,9 @@ from flagbench.manifests.model import Catalog
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import open_store
 from flagbench.records.waiting import find_waiting, unsent_folder
+from flagbench.runs.launchers import kubernetes
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NEEDED, NativeLauncher
-from flagbench.runs.launchers.schedulers import SCHEDULERS
 from flagbench_core import __version__, scratch
 
 _NATIVE_REMEDY = "for runs without a container, in the checkout: pip install -e '.[cases]'"
@@ -85,7 +85,7 @@ def examine(store_url: str | None = None) -> Examination:
         *check_device_health(health),
         describe_accelerator(facts),
         NativeLauncher().health(),
-        *(scheduler.health() for scheduler in SCHEDULERS.values()),
+        kubernetes.health(),
         check_docker(catalog),
     ]
     return Examination(findings, health)

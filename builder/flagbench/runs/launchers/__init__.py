@@ -1,6 +1,6 @@
 """The launchers: ways to run a case's image or its entrypoint, one per module.
 
-`docker` runs an image in a container, `native` the entrypoint in this Python; `kubernetes` submits a job.
+`docker` runs an image in a container, `native` the entrypoint in this Python. `kubernetes` and `slurm` print a job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LaunchResult:
 
 
 class Launcher(Protocol):
-    """A way to run a case to its end. `launchers.kubernetes` submits instead, and does not wait."""
+    """A way to run a case to its end. A job of `launchers.schedulers` is not waited for."""
 
     def health(self) -> Diagnosis:
         """A finding on whether the launcher can be used on this machine; nothing is started."""

@@ -1,6 +1,6 @@
 """Submits a run as a Kubernetes job.
 
-`JobRequest` checks the options before a cluster sees them, `render_job` writes the YAML from the template
+`KubernetesRequest` checks the options before a cluster sees them, `render_job` writes the YAML from the template
 manifests/kubernetes/job.yaml.j2, and `submit` applies it with kubectl. `flagbench job --for kubernetes` uses this
 module through `launchers.schedulers`.
 """
@@ -24,42 +24,28 @@ from typer import Option
 
 from flagbench.errors import FlagbenchError
 from flagbench.expect.memory import lacking, measured_memory
-from flagbench.image_reference import image_of, try_parse_reference
-from flagbench.images.bucket import is_in_bucket
+from flagbench.image_reference import try_parse_reference
 from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.device import DeviceModel
-from flagbench.manifests.model import Case, MeasuredMemory
-from flagbench.manifests.settings import config_errors
-from flagbench.manifests.stack import Stack
-from flagbench.options import Text, Texts, check_ranges, text_fault, words
-from flagbench.runs.request import (
-    ENV,
-    RunOptions,
-    check_options,
-    config_options,
-    new_run_id,
-    read_env,
-    refuse_secret,
-)
+from flagbench.manifests.model import MeasuredMemory
+from flagbench.options import Text, Texts
+from flagbench.runs.launchers.job_request import SLACK_MINUTES, JobOptions, JobRequest, is_bucket
+from flagbench.runs.request import RunOptions, config_options, new_run_id
 from flagbench.schema import shipped_manifests
 from flagbench_core import __version__
-from flagbench_core.config import resolve
+from flagbench_core.config import Options
 from flagbench_core.data_folders import SYNTHETIC
-from flagbench_core.environment import GIVEN
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
-from flagbench_core.s3 import S3Error, parse_address
 
 _VOLUME = "NAME[:SUBPATH]"
 """How --help writes the value of an option that names a volume."""
-DEFAULT_MINUTES = 210
-"""The default of --max-minutes. With `_DEADLINE_SLACK`, the cluster removes a job after four hours."""
 _LONGEST_NAME = 63
 """Most characters of a host name. That of a pod is the job's name with the number of the node."""
 _HASH_DIGITS = 8
 """Digits in a generated name that are computed from the run id, so that runs have different names."""
-_DEADLINE_SLACK = 1800
-"""Seconds beyond --max-minutes for waiting for nodes, pulling a large image and starting."""
+_DEFAULT_PORT = 29400
+"""The port on which node 0 listens, if --port is not given."""
 _HOST_NAME_LABEL = "kubernetes.io/hostname"
 """The label that has another value on every node."""
 _KUBECTL_SECONDS = 30
@@ -67,17 +53,12 @@ _KUBECTL_SECONDS = 30
 
 
 @dataclass(frozen=True)
-class JobOptions:
-    """The options of `flagbench job --for kubernetes`, as the user typed them. None: the option was not given."""
+class KubernetesOptions:
+    """The options of `flagbench job` that only Kubernetes has, as the user typed them. None: it was not given."""
 
-    GROUP: ClassVar[str] = "Cluster"
+    GROUP: ClassVar[str] = "Kubernetes"
 
-    name: Annotated[Text, Option(help="Name of the job. Default: of case, stack and run.")] = None
     namespace: Annotated[Text, Option(help="Default: the one that kubectl is pointed at.")] = None
-    image: Annotated[
-        Text, Option("--image", metavar="REF", help="Image, with its tag or digest. Default: this version's.")
-    ] = None
-    registry: Annotated[Text, Option(metavar="HOST[/PATH]", help="Where the default image was pushed.")] = None
     pull_secret: Annotated[Texts, Option(metavar="NAME", help="Secret of the registry; repeatable.")] = ()
     rdma_resource: Annotated[
         Texts, Option(metavar="NAME=COUNT", help="RDMA devices of a pod, by the cluster's name; repeatable.")
@@ -91,15 +72,10 @@ class JobOptions:
     resume_pvc: Annotated[
         Text, Option(metavar=_VOLUME, help="The same with checkpoints to resume from, at /resume.")
     ] = None
-    store: Annotated[
-        Text, Option(metavar="s3://BUCKET/PREFIX", help="Bucket that gets the record and the bundles.")
-    ] = None
     store_secret: Annotated[
         Text, Option(metavar="NAME", help="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the bucket.")
     ] = None
-    env: Annotated[Texts, ENV] = ()
     queue: Annotated[Text, Option(metavar="NAME", help="LocalQueue of Kueue that the job waits in.")] = None
-    port: Annotated[int, Option(min=1024, max=65535, help="Where node 0 listens.")] = 29400
 
 
 @dataclass(frozen=True)
@@ -115,23 +91,23 @@ class Volume:
     """Whether the claim is attached read-only, as every claim is but that of --out-pvc."""
 
 
-def volumes_of(job: JobOptions) -> tuple[Volume, ...]:
+def volumes_of(options: KubernetesOptions) -> tuple[Volume, ...]:
     """The volumes of `--NAME-pvc CLAIM[:SUBPATH]`."""
-    out_claim = (job.out_pvc or "").partition(":")[0]
+    out_claim = (options.out_pvc or "").partition(":")[0]
     volumes = []
     for name in ("data", "weights", "resume", "out"):
-        text = getattr(job, f"{name}_pvc")
+        text = getattr(options, f"{name}_pvc")
         if text is not None:
             claim, _, subpath = text.partition(":")
             volumes.append(Volume(name, claim, subpath or None, read_only=claim != out_claim))
     return tuple(volumes)
 
 
-def check_data(run: RunOptions, job: JobOptions) -> None:
+def check_data(run: RunOptions, options: KubernetesOptions) -> None:
     """Raise FlagbenchError (USAGE) for data of this machine or in a bucket: a pod reads data from a volume."""
     if run.data is None:
         return
-    if job.data_pvc is not None:
+    if options.data_pvc is not None:
         raise FlagbenchError("--data and --data-pvc contradict each other", remedy="give one of them")
     if run.data != SYNTHETIC:
         raise FlagbenchError(
@@ -140,57 +116,41 @@ def check_data(run: RunOptions, job: JobOptions) -> None:
         )
 
 
-def check_store(job: JobOptions) -> None:
+def check_store(job: JobOptions, options: KubernetesOptions) -> None:
     """Raise FlagbenchError (USAGE) for a store that is not a bucket, and for --store-secret without --store."""
     if job.store is None:
-        if job.store_secret is not None:
+        if options.store_secret is not None:
             raise FlagbenchError(
                 "--store-secret needs a bucket", remedy="say which one it is for: --store s3://BUCKET/PREFIX"
             )
         return
-    if not job.store.lower().startswith("s3:"):
+    if not is_bucket(job.store):
         raise FlagbenchError(
             f"--store {redact(job.store)!r} is not a bucket, and a pod's folders end with it",
             remedy="write --store s3://BUCKET/PREFIX, or keep the record with --out-pvc CLAIM",
         )
-    try:
-        parse_address(job.store)
-    except S3Error as error:
-        raise FlagbenchError(f"--store: {error.message}", remedy=error.remedy) from None
 
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 """A label of RFC 1123, as Kubernetes requires of names (its documentation: Object Names and IDs)."""
-_NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secret=")
-"""Options whose value is a name. A name may look like a secret and is not checked for one: sk-learn-2x8-nightly."""
 
 
 @dataclass(frozen=True)
-class JobRequest:
-    """One job, whose options are checked when it is made.
+class KubernetesRequest(JobRequest):
+    """A Kubernetes job. Quantities, and names other than the job's, are checked by the cluster."""
 
-    Raises FlagbenchError (USAGE) for the first value that the image would refuse once the job has its nodes, that
-    would give away a secret, or that cannot name a job. Quantities and other names are checked by the cluster.
-    """
+    SCHEDULER: ClassVar[str] = "kubernetes"
 
-    case: Case
-    stack: Stack
-    run: RunOptions = field(default_factory=RunOptions)
-    job: JobOptions = field(default_factory=JobOptions)
+    options: KubernetesOptions = field(default_factory=KubernetesOptions)
 
     def __post_init__(self) -> None:
-        check_options(self.run)
-        check_ranges(self.job)
-        check_store(self.job)
+        super().__post_init__()
+        check_store(self.job, self.options)
         # These properties parse options when they are read first, and raise for those that are not valid.
-        _ = self.config
         _ = self.rdma
-        _ = self.environment
         _ = self.node_labels
-        self._check_words()
         self._check_name()
-        check_data(self.run, self.job)
-        self._check_image()
+        check_data(self.run, self.options)
 
     @cached_property
     def run_id(self) -> str:
@@ -213,65 +173,45 @@ class JobRequest:
         return f"-{self.run.nodes - 1}"
 
     @property
-    def image(self) -> str:
-        """The name of the image to run: that of --image, else the one that this version of flagbench builds."""
-        if self.job.image is not None:
-            return self.job.image
-        image = image_of(self.case.name, self.stack.name, __version__)
-        if self.job.registry:
-            return f"{self.job.registry}/{image}"
-        return image
+    def port(self) -> int:
+        """The port on which node 0 listens."""
+        return self.job.port or _DEFAULT_PORT
 
     @property
     def image_digest(self) -> str | None:
         """The digest in the name of the image; None if it has none."""
-        reference = try_parse_reference(self.image)
+        reference = try_parse_reference(self.image or "")
         if reference is None:
             return None
         return reference.digest
 
     @property
-    def max_minutes(self) -> float:
-        """Minutes after which the run ends itself."""
-        if self.run.max_minutes is None:
-            return DEFAULT_MINUTES
-        return self.run.max_minutes
-
-    @property
     def volumes(self) -> tuple[Volume, ...]:
         """The volumes that the run reads and writes."""
-        return volumes_of(self.job)
+        return volumes_of(self.options)
 
-    @cached_property
-    def config(self) -> Mapping[str, Any]:
-        """The resolved configuration, as far as it is known without looking at the volumes."""
+    def _config_options(self) -> Options:
+        """The options that decide the configuration, by the volumes of the job."""
         source = self.run.data
-        if self.job.data_pvc is not None:
+        if self.options.data_pvc is not None:
             source = "files"
-        core_options = config_options(
+        return config_options(
             self.run,
             source=source,
-            weights=self.job.weights_pvc is not None,
-            resume=self.job.resume_pvc is not None,
-            out=self.job.out_pvc is not None,
+            weights=self.options.weights_pvc is not None,
+            resume=self.options.resume_pvc is not None,
+            out=self.options.out_pvc is not None,
         )
-        with config_errors():
-            return resolve(self.case.raw, self.stack.raw, core_options)
 
     @cached_property
     def rdma(self) -> Mapping[str, str]:
         """The number of network devices of one pod as text, by the cluster's name of the resource."""
-        resources = _parse_pairs("--rdma-resource", self.job.rdma_resource)
+        resources = _parse_pairs("--rdma-resource", self.options.rdma_resource)
         if self.stack.kubernetes.resource in resources:
             raise FlagbenchError(
                 f"--rdma-resource {self.stack.kubernetes.resource} is the accelerator's own", remedy="see --gpus"
             )
         return resources
-
-    @cached_property
-    def environment(self) -> Mapping[str, str]:
-        """The variables of `--env`, by name. One that the job sets itself, or that has a secret, is refused."""
-        return read_env(self.job.env, {self.stack.device.visibility_variable})
 
     @cached_property
     def memory(self) -> MeasuredMemory | None:
@@ -293,7 +233,7 @@ class JobRequest:
 
         A label of the stack without values has the names of its devices.
         """
-        chosen = _parse_pairs("--node-label", self.job.node_label)
+        chosen = _parse_pairs("--node-label", self.options.node_label)
         if chosen:
             return {key: tuple(text.split(",")) for key, text in chosen.items()}
         devices = self.devices_with_memory or self.stack.accelerators
@@ -315,28 +255,19 @@ class JobRequest:
             arguments.append(f"--store={self.job.store}")
         return arguments
 
-    def command(self) -> list[str]:
-        """The words of the command that prints the same YAML again."""
-        name = f"{self.case.name}:{self.stack.selector}"
-        run = replace(self.run, run_id=self.run_id)
-        env = tuple(f"{key}={value}" for key, value in self.environment.items() if key != GIVEN)
-        job = replace(self.job, env=env)
-        return ["flagbench", "job", name, "--for", "kubernetes", *run.command_line(), *words(job)]
+    def _run_to_repeat(self) -> RunOptions:
+        """The options of the run, with its id, from which the name of the job is made."""
+        return replace(self.run, run_id=self.run_id)
 
     def warnings(self) -> list[str]:
         """Problems that a valid job may have, each with its remedy."""
-        warnings = []
-        reference = try_parse_reference(self.image)
-        if reference is not None and not reference.host:
-            warnings.append(
-                f"clusters pull {self.image} from docker.io; name your registry with --registry or --image"
-            )
+        warnings = super().warnings()
         memory_warning = self._memory_warning()
         if memory_warning is not None:
             warnings.append(memory_warning)
-        if self.job.store is not None and self.job.store_secret is None:
+        if self.job.store is not None and self.options.store_secret is None:
             warnings.append("the job gives its pods no credentials for the bucket; --store-secret does")
-        is_kept = self.job.store is not None or self.job.out_pvc is not None
+        is_kept = self.job.store is not None or self.options.out_pvc is not None
         if self.run.nodes > 1 and not is_kept:
             warnings.append(
                 "if a node fails, the other pods and their logs are deleted, so the record may be lost; "
@@ -348,19 +279,10 @@ class JobRequest:
         """A warning that no device of the stack has the memory that was measured; None if one has, or is chosen."""
         if self.memory is None or not self.stack.accelerators:
             return None
-        if self.job.node_label or self.devices_with_memory:
+        if self.options.node_label or self.devices_with_memory:
             return None
         largest_gib = max(device.memory_gib for device in self.stack.accelerators)
         return lacking(self.case, self.memory, largest_gib, self.run.ranks)
-
-    def _check_words(self) -> None:
-        """Refuse a value that cannot be in YAML, and one that looks like a secret: the YAML shows the command."""
-        for word in self.command():
-            option = word.partition("=")[0]
-            if fault := text_fault(word):
-                raise FlagbenchError(f"the value of {option} {fault}", remedy="leave it out")
-            if not word.startswith(_NAMES):
-                refuse_secret(option, "", word)
 
     def _check_name(self) -> None:
         """Refuse a name with which the host name of the last node's pod is not a label of RFC 1123."""
@@ -371,36 +293,6 @@ class JobRequest:
             f"--name {self.job_name!r} cannot name a Kubernetes job",
             remedy=f"use at most {longest} of a to z, 0 to 9 and '-', a letter or digit first and last",
         )
-
-    def _check_image(self) -> None:
-        """Refuse two names of the image, one in a bucket, and one that may mean another image tomorrow."""
-        if self.job.image is not None and self.job.registry is not None:
-            raise FlagbenchError("--image and --registry contradict each other", remedy="give one of them")
-        if is_in_bucket(self.image):
-            raise FlagbenchError(
-                "--image names an object store, and a cluster pulls from registries alone",
-                remedy="serve the bucket at the root of a host, and write --image HOST/NAME@sha256:DIGEST "
-                "(docs/object-storage.md)",
-            )
-        if fault := image_fault(self.image):
-            option = "--image" if self.job.registry is None else "--registry makes the image"
-            raise FlagbenchError(
-                f"{option} {self.image!r}, which {fault}",
-                remedy="write [HOST[:PORT]/]NAME:TAG with a tag that does not move, or NAME@sha256:DIGEST",
-            )
-
-
-def image_fault(image: str) -> str | None:
-    """The reason why a name does not identify one image, as the end of a sentence; None if it does.
-
-    It is malformed, has neither tag nor digest, or has the tag `latest`.
-    """
-    reference = try_parse_reference(image)
-    if reference is None:
-        return "is not the name of an image"
-    if reference.digest is None and reference.tag in (None, "latest"):
-        return "names another image tomorrow"
-    return None
 
 
 def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
@@ -417,7 +309,7 @@ def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def render_job(request: JobRequest) -> str:
+def render_job(request: KubernetesRequest) -> str:
     """The YAML of the Service and the Job, in the order in which they must be created.
 
     A comment at its start has the command that prints it again.
@@ -426,7 +318,7 @@ def render_job(request: JobRequest) -> str:
     gpus = request.run.gpus
     values = {
         "request": request,
-        "deadline": math.ceil(request.max_minutes * 60) + _DEADLINE_SLACK,
+        "deadline": math.ceil((request.max_minutes + SLACK_MINUTES) * 60),
         "shm": f"{needs.shm_per_device_gib * gpus}Gi",
         "resources": _pod_resources(request),
         "alike": _shared_labels(request),
@@ -438,7 +330,7 @@ def render_job(request: JobRequest) -> str:
     return header + _job_template().render(values)
 
 
-def _pod_resources(request: JobRequest) -> dict[str, str]:
+def _pod_resources(request: KubernetesRequest) -> dict[str, str]:
     """The resources of one pod as Kubernetes writes them: processors, memory, accelerators and network devices."""
     needs = request.stack.kubernetes
     gpus = request.run.gpus
@@ -450,7 +342,7 @@ def _pod_resources(request: JobRequest) -> dict[str, str]:
     return {**resources, **request.rdma}
 
 
-def _shared_labels(request: JobRequest) -> list[str]:
+def _shared_labels(request: KubernetesRequest) -> list[str]:
     """The labels that must have one value on all nodes of a job, so that its devices are of one kind."""
     if request.run.nodes == 1:
         return []

@@ -17,7 +17,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.fields import Precision
 from flagbench.manifests.model import Case
 from flagbench.manifests.stack import Stack
-from flagbench.runs.launchers.kubernetes import JobRequest
+from flagbench.runs.launchers.kubernetes import KubernetesRequest
 from flagbench.runs.request import RunOptions
 from flagbench_cases.node import cli, request
 from flagbench_cases.shared.errors import UsageError
@@ -90,7 +90,7 @@ def image_arguments(case: Case, options: RunOptions) -> list[str]:
 def digest_on_host(case: Case, stack: Stack, options: RunOptions) -> str | None:
     """The digest of the configuration of a job; None where the job is refused."""
     try:
-        return digest(JobRequest(case, stack, options).config)
+        return digest(KubernetesRequest(case, stack, options).config)
     except FlagbenchError:
         return None
 

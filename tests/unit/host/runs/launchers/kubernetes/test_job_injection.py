@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
-from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest, quote, render_job
+from flagbench.runs.launchers.job_request import JobOptions
+from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest, quote, render_job
 from job_pods import expand, find, request_of
 
 # libyaml's reader is ten times as fast, where there is one.
@@ -64,11 +65,11 @@ WITH = {"store_secret": {"store": "s3://bench"}}
 
 
 def test_every_option_with_a_text_is_tried() -> None:
-    texts = {field.name for field in fields(JobOptions) if field.name != "port"}
-    assert texts <= {field.partition(" ")[0] for field in FIELDS}
+    texts = {field.name for options in (JobOptions, KubernetesOptions) for field in fields(options)}
+    assert texts - {"port"} <= {field.partition(" ")[0] for field in FIELDS}
 
 
-def rendered(request: JobRequest) -> list[dict[str, Any]]:
+def rendered(request: KubernetesRequest) -> list[dict[str, Any]]:
     """The documents that are written, read back by a plain YAML reader: no more than the two, and no other fields."""
     text = render_job(request)
     assert text.isascii()
@@ -97,7 +98,7 @@ def check_field(field: str, value: str) -> None:
     option = field.partition(" ")[0]
     form, place = FIELDS[field]
     typed = form.replace("%s", value)
-    several = getattr(JobOptions, option, None) == () or option == "set_"
+    several = option in ("set_", "env", "pull_secret", "rdma_resource", "node_label")
     try:
         given = {option: (typed,) if several else typed, **WITH.get(option, {})}
         request = request_of("llama2-7b-lora:cpu", **given)
