@@ -17,7 +17,7 @@ from flagbench import complete
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
 from flagbench.console.output import check_output, echo_json, print_note, print_page, write_output
 from flagbench.errors import FlagbenchError
-from flagbench.fleet.hosts import parse_hosts
+from flagbench.fleet.hosts import read_hosts
 from flagbench.fleet.judge import judge_fleet
 from flagbench.fleet.outputs import (
     Scheduler,
@@ -31,12 +31,6 @@ from flagbench.fleet.table import fleet_blocks
 from flagbench.history.selection import names, parse_time
 from flagbench.manifests.load import load_catalog
 from flagbench.records.store import open_store
-from flagbench.system.files import read_stdin, read_text, reason
-from flagbench_core.exit_codes import ExitCode
-
-_MOST_HOST_BYTES = 1_000_000
-"""The size limit of a list of nodes."""
-_STDIN = Path("-")
 
 
 def command(
@@ -94,7 +88,7 @@ def command(
             check_output(path, option)
     expected: tuple[str, ...] = ()
     if hosts is not None:
-        expected = parse_hosts(_read_hosts(hosts))
+        expected = read_hosts(hosts, "--hosts")
     case_name, _ = names(case, None)
     catalog = load_catalog()
     place = open_store(store)
@@ -122,20 +116,3 @@ def command(
         print_page(*fleet_blocks(fleet, wide=wide), wide=wide)
     sys.stdout.flush()
     raise typer.Exit(int(fleet.exit_code))
-
-
-def _read_hosts(path: Path) -> str:
-    """The text of --hosts, of a file or of standard input. Raises FlagbenchError (USAGE) if it cannot be read."""
-    try:
-        if path == _STDIN:
-            return read_stdin(_MOST_HOST_BYTES).decode()
-        return read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        cause = "it is not UTF-8 text"
-        if isinstance(error, OSError):
-            cause = reason(error)
-        raise FlagbenchError(
-            f"--hosts {str(path)!r} cannot be read: {cause}",
-            remedy="name a file with a name a line, or - for standard input",
-            code=ExitCode.USAGE,
-        ) from error

@@ -14,10 +14,11 @@ from flagbench import complete
 from flagbench.console.output import echo_json
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
+from flagbench.fleet.hosts import check_node_names, read_hosts
 from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import resolve_image
 from flagbench.options import takes_options, words
-from flagbench.runs.launchers.job_request import JobOptions
+from flagbench.runs.launchers.job_request import EachNode, JobOptions
 from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest
 from flagbench.runs.launchers.schedulers import JOB_MAKERS, Scheduler
 from flagbench.runs.launchers.slurm import SlurmOptions
@@ -35,6 +36,12 @@ def command(
         str, typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu.")
     ],
     for_: Annotated[Scheduler, typer.Option("--for", help="What to print it for.")] = Scheduler.KUBERNETES,
+    each_node: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|-", help="A job for each of these nodes, a name a line. For Slurm, pipe it into sh."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there, not to stdout.")
     ] = None,
@@ -58,14 +65,15 @@ def command(
     _refuse_options_of_others(options, for_)
     case, stack = resolve_image(image_name, load_catalog_without_claims())
     maker = JOB_MAKERS[for_]
-    request = maker.request(case, stack, run, job, options[for_])
+    nodes = _read_nodes(each_node)
+    request = maker.request(case, stack, run, job, options[for_], nodes)
     text = maker.render(request)
     for warning in request.warnings():
         typer.echo(f"warning: {warning}", err=True)
     if send:
         message = maker.submit(text)
         if isinstance(request, KubernetesRequest) and as_json:
-            echo_json({"job": request.job_name, "run_id": request.run_id})
+            echo_json(_submitted(request))
         else:
             print(visible(message))
         return
@@ -90,6 +98,23 @@ def _refuse_options_of_others(options: Mapping[Scheduler, Any], scheduler: Sched
             raise FlagbenchError(
                 f"{word.partition('=')[0]} is an option of --for {other.value} alone", remedy="leave it out"
             )
+
+
+def _read_nodes(each_node: Path | None) -> EachNode | None:
+    """The nodes of --each-node; None if it was not given. Raises FlagbenchError (USAGE) for an unusable name."""
+    if each_node is None:
+        return None
+    names = read_hosts(each_node, "--each-node")
+    check_node_names(names, "--each-node")
+    return EachNode(names, str(each_node))
+
+
+def _submitted(request: KubernetesRequest) -> dict[str, Any]:
+    """What --submit made, as JSON: the job, or with --each-node those of all nodes."""
+    if request.each_node is None:
+        return {"job": request.job_name, "run_id": request.run_id}
+    jobs = [{"node": job.node, "job": job.name, "run_id": job.run_id} for job in request.jobs()]
+    return {"jobs": jobs}
 
 
 def _json_list(text: str, scheduler: Scheduler) -> str:

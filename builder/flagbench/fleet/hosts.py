@@ -1,24 +1,57 @@
-"""Reads the list of nodes that should have answered, as `sinfo` and `kubectl` print it, and finds them in records."""
+"""Reads a list of nodes, as `sinfo` and `kubectl` print it, and finds its nodes in records."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
+from flagbench.system.files import read_stdin, read_text, reason
 
+NODE_NAME = re.compile(r"(?!(?i:all)$)[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
+"""A name that may stand in a command. A leading dash would be an option, and `ALL` is every node of Slurm."""
 _PREFIXES = ("node/", "nodes/")
 """What `kubectl get nodes -o name` writes before a name."""
-
 _BYTE_ORDER_MARK = "\ufeff"
 """What some editors write before the first line."""
+_MOST_BYTES = 1_000_000
+"""The size limit of a list of nodes."""
+_STDIN = Path("-")
 
 
-def parse_hosts(text: str) -> tuple[str, ...]:
+def read_hosts(path: Path, option: str) -> tuple[str, ...]:
+    """Return the names in a file, or on standard input for `-`, as `parse_hosts` does.
+
+    Raises FlagbenchError (USAGE), which names the option, also if it cannot be read.
+    """
+    try:
+        text = _read(path)
+    except (OSError, UnicodeDecodeError) as error:
+        cause = "it is not UTF-8 text"
+        if isinstance(error, OSError):
+            cause = reason(error)
+        raise FlagbenchError(
+            f"{option} {str(path)!r} cannot be read: {cause}",
+            remedy="name a file with a name a line, or - for standard input",
+        ) from error
+    return parse_hosts(text, option)
+
+
+def _read(path: Path) -> str:
+    """The text of a list. Raises OSError, or UnicodeDecodeError."""
+    if path == _STDIN:
+        return read_stdin(_MOST_BYTES).decode()
+    return read_text(path)
+
+
+def parse_hosts(text: str, option: str) -> tuple[str, ...]:
     """Return the names in a list, a name a line; repeated names and empty lines are left out.
 
-    Raises FlagbenchError (USAGE) for an empty list, for a range such as gpu[001-064], and for several names a line.
+    Raises FlagbenchError (USAGE), which names the option, for an empty list, for a range such as gpu[001-064], and
+    for several names a line.
     """
     hosts: list[str] = []
     for line in text.removeprefix(_BYTE_ORDER_MARK).splitlines():
@@ -27,18 +60,28 @@ def parse_hosts(text: str) -> tuple[str, ...]:
             name = name.removeprefix(prefix)
         if "[" in name or "," in name:
             raise FlagbenchError(
-                f"--hosts: '{brief(name)}' is a range or a list",
+                f"{option}: '{brief(name)}' is a range or a list",
                 remedy="give a name a line, as `sinfo -hN -o %N` or `scontrol show hostnames` print them",
             )
         if len(name.split()) > 1:
             raise FlagbenchError(
-                f"--hosts: '{brief(name)}' is not one name", remedy="give a name a line, without anything else"
+                f"{option}: '{brief(name)}' is not one name", remedy="give a name a line, without anything else"
             )
         if name and name not in hosts:
             hosts.append(name)
     if not hosts:
-        raise FlagbenchError("--hosts: the list has no names", remedy="give a name a line")
+        raise FlagbenchError(f"{option}: the list has no names", remedy="give a name a line")
     return tuple(hosts)
+
+
+def check_node_names(hosts: Sequence[str], option: str) -> None:
+    """Raise FlagbenchError (USAGE), which names the option, for a name that may not stand in a command."""
+    for host in hosts:
+        if NODE_NAME.fullmatch(host) is None:
+            raise FlagbenchError(
+                f"{option}: '{brief(host)}' cannot be the name of a node",
+                remedy="use letters, digits, '-' and '.', a letter or digit first",
+            )
 
 
 def match_hosts(expected: Sequence[str], recorded: Collection[str]) -> dict[str, str]:

@@ -6,19 +6,17 @@ command is printed only for a name that a node can have.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from datetime import timezone
 from enum import Enum
 
 from flagbench.console.terminal import brief
+from flagbench.fleet.hosts import NODE_NAME
 from flagbench.fleet.result import GRAVITY, Action, Fleet, NodeResult
 from flagbench.report.junit import JUnitCase, Kind, junit_xml
 from flagbench.system.clock import parse_utc
 
-_NODE_NAME = re.compile(r"(?!(?i:all)$)[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
-"""A name that is printed in a command. A leading dash would be an option, and `ALL` is every node of Slurm."""
 _REASON_LENGTH = 100
 """The characters of a reason in a command; squeue and kubectl show it in a column."""
 _ANNOTATION = "flagbench/reason"
@@ -43,7 +41,7 @@ def drain_commands(fleet: Fleet, scheduler: Scheduler) -> list[str]:
     """Return a command for each node to drain, with the reason; nodes without a usable name are left out."""
     commands = []
     for node in _nodes_to_drain(fleet):
-        if not _NODE_NAME.fullmatch(node.host):
+        if not NODE_NAME.fullmatch(node.host):
             continue
         reason = shlex.quote(f"flagbench: {brief(node.reason, _REASON_LENGTH)}")
         if scheduler is Scheduler.SLURM:
@@ -56,7 +54,7 @@ def drain_commands(fleet: Fleet, scheduler: Scheduler) -> list[str]:
 
 def unusable_names(fleet: Fleet) -> list[str]:
     """Return the names of nodes to drain for which no command is printed, because no node can have such a name."""
-    return [node.host for node in _nodes_to_drain(fleet) if not _NODE_NAME.fullmatch(node.host)]
+    return [node.host for node in _nodes_to_drain(fleet) if not NODE_NAME.fullmatch(node.host)]
 
 
 def _nodes_to_drain(fleet: Fleet) -> list[NodeResult]:

@@ -59,6 +59,16 @@ class JobOptions:
 
 
 @dataclass(frozen=True)
+class EachNode:
+    """The nodes of `--each-node`, each of which gets a job of its own."""
+
+    names: tuple[str, ...]
+    """Names of nodes, without characters that a shell or YAML reads as something else."""
+    source: str
+    """The file that has them, as the user typed it."""
+
+
+@dataclass(frozen=True)
 class JobRequest(ABC):
     """One job, whose options are checked when it is made.
 
@@ -75,8 +85,15 @@ class JobRequest(ABC):
     job: JobOptions = field(default_factory=JobOptions)
     options: Any = None
     """The options that only this scheduler has; a subclass declares their type."""
+    each_node: EachNode | None = None
+    """The nodes that get a job each; None: there is one job."""
 
     def __post_init__(self) -> None:
+        if self.each_node is not None and self.run.nodes > 1:
+            raise FlagbenchError(
+                "--each-node and --nodes contradict each other",
+                remedy="leave out --nodes: each node has a run of its own",
+            )
         check_options(self.run)
         check_ranges(self.job)
         # These properties parse options when they are read first, and raise for those that are not valid.
@@ -123,7 +140,10 @@ class JobRequest(ABC):
         env = tuple(f"{key}={value}" for key, value in self.environment.items() if key != GIVEN)
         job = replace(self.job, env=env)
         run = self._run_to_repeat().command_line()
-        return ["flagbench", "job", name, "--for", self.SCHEDULER, *run, *words(job), *words(self.options)]
+        command = ["flagbench", "job", name, "--for", self.SCHEDULER, *run, *words(job), *words(self.options)]
+        if self.each_node is not None:
+            command.append(f"--each-node={self.each_node.source}")
+        return command
 
     def _run_to_repeat(self) -> RunOptions:
         """The options of the run, with those that were chosen and that the same job has again."""

@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from typer import Option
@@ -30,7 +30,7 @@ from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import MeasuredMemory
 from flagbench.options import Text, Texts
 from flagbench.runs.launchers.job_request import SLACK_MINUTES, JobOptions, JobRequest, is_bucket
-from flagbench.runs.request import RunOptions, config_options, new_run_id
+from flagbench.runs.request import RunOptions, check_run_id, config_options, new_run_id
 from flagbench.schema import shipped_manifests
 from flagbench_core import __version__
 from flagbench_core.config import Options
@@ -46,10 +46,14 @@ _HASH_DIGITS = 8
 """Digits in a generated name that are computed from the run id, so that runs have different names."""
 _DEFAULT_PORT = 29400
 """The port on which node 0 listens, if --port is not given."""
+_PREFIX_LENGTH = 20
+_NODE_LENGTH = 28
+"""Most characters of the first part and of the node's name in the name of one of several jobs."""
 _HOST_NAME_LABEL = "kubernetes.io/hostname"
 """The label that has another value on every node."""
 _KUBECTL_SECONDS = 30
-"""Longest time for kubectl to apply a job: a server that has not answered by then is not reachable."""
+"""Longest time for kubectl to apply a job, to which each further document adds a second: a server that has not
+answered by then is not reachable."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,9 @@ class KubernetesOptions:
     store_secret: Annotated[
         Text, Option(metavar="NAME", help="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the bucket.")
     ] = None
+    tolerate: Annotated[
+        Texts, Option(metavar="KEY", help="Taint of nodes to run on all the same, such as new ones; repeatable.")
+    ] = ()
     queue: Annotated[Text, Option(metavar="NAME", help="LocalQueue of Kueue that the job waits in.")] = None
 
 
@@ -89,6 +96,15 @@ class Volume:
     """The folder in the volume; None: the whole volume."""
     read_only: bool
     """Whether the claim is attached read-only, as every claim is but that of --out-pvc."""
+
+
+class NodeJob(NamedTuple):
+    """A Job to create."""
+
+    name: str
+    run_id: str
+    node: str | None
+    """The node that it is bound to; None: the scheduler chooses its nodes."""
 
 
 def volumes_of(options: KubernetesOptions) -> tuple[Volume, ...]:
@@ -151,6 +167,10 @@ class KubernetesRequest(JobRequest):
         _ = self.node_labels
         self._check_name()
         check_data(self.run, self.options)
+        if self.each_node is not None and self.options.node_label:
+            raise FlagbenchError("--each-node and --node-label contradict each other", remedy="give one of them")
+        for job in self.jobs():
+            check_run_id(job.run_id)
 
     @cached_property
     def run_id(self) -> str:
@@ -159,13 +179,27 @@ class KubernetesRequest(JobRequest):
 
     @cached_property
     def job_name(self) -> str:
-        """The name of the job; by default of case and stack, with digits computed from the run id."""
+        """The name of the job; by default of case and stack, with digits computed from the run id.
+
+        Of several jobs, it is the label that they have in common.
+        """
         if self.job.name is not None:
             return self.job.name
-        slug = re.sub(r"[^a-z0-9]+", "-", f"flagbench-{self.case.name}-{self.stack.name}".lower())
-        suffix = "-" + hashlib.sha256(self.run_id.encode()).hexdigest()[:_HASH_DIGITS]
+        suffix = "-" + _hash_digits(self.run_id)
         longest_slug = _LONGEST_NAME - len(suffix) - len(self._last_node_suffix)
-        return slug[:longest_slug].rstrip("-") + suffix
+        return _slug(f"flagbench-{self.case.name}-{self.stack.name}", longest_slug) + suffix
+
+    def jobs(self) -> list[NodeJob]:
+        """The jobs to create: one, or one for each node, whose name and run id have that of the node."""
+        if self.each_node is None:
+            return [NodeJob(self.job_name, self.run_id, None)]
+        prefix = _slug(self.job.name or f"flagbench-{self.case.name}", _PREFIX_LENGTH)
+        jobs = []
+        for node in self.each_node.names:
+            run_id = f"{self.run_id}-{node}"
+            name = f"{prefix}-{_slug(node, _NODE_LENGTH)}-{_hash_digits(run_id)}"
+            jobs.append(NodeJob(name, run_id, node))
+        return jobs
 
     @property
     def _last_node_suffix(self) -> str:
@@ -246,10 +280,15 @@ class KubernetesRequest(JobRequest):
                 labels[key] = allowed
         return labels
 
-    def arguments(self) -> list[str]:
-        """The arguments of the image, except the number of the node, which the cluster sets."""
+    @property
+    def tolerations(self) -> tuple[str, ...]:
+        """The keys of the taints of nodes that the pods tolerate."""
+        return (*self.stack.kubernetes.tolerations, *self.options.tolerate)
+
+    def arguments(self, run_id: str) -> list[str]:
+        """The arguments of the image for a run, except the number of the node, which the cluster sets."""
         # /data is the default, but must be named: the tiny preset would use the data that it carries.
-        arguments = replace(self.run, run_id=self.run_id, max_minutes=self.max_minutes).image_arguments()
+        arguments = replace(self.run, run_id=run_id, max_minutes=self.max_minutes).image_arguments()
         arguments += [f"--{volume.name}=/{volume.name}" for volume in self.volumes]
         if self.job.store is not None:
             arguments.append(f"--store={self.job.store}")
@@ -273,6 +312,8 @@ class KubernetesRequest(JobRequest):
                 "if a node fails, the other pods and their logs are deleted, so the record may be lost; "
                 "keep it with --out-pvc CLAIM or --store"
             )
+        if self.each_node is not None and self.job.store is None:
+            warnings.append("no store gets the records, and `flagbench fleet` reads one: keep them with --store")
         return warnings
 
     def _memory_warning(self) -> str | None:
@@ -293,6 +334,16 @@ class KubernetesRequest(JobRequest):
             f"--name {self.job_name!r} cannot name a Kubernetes job",
             remedy=f"use at most {longest} of a to z, 0 to 9 and '-', a letter or digit first and last",
         )
+
+
+def _slug(text: str, length: int) -> str:
+    """A text as a part of a name, at most `length` characters; those that cannot be in a name become hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:length].strip("-")
+
+
+def _hash_digits(text: str) -> str:
+    """Digits by which names differ where texts do."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
 
 
 def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
@@ -398,6 +449,7 @@ def submit(job: str) -> str:
         raise FlagbenchError(
             "--submit needs kubectl, which is not installed", remedy="install it, or apply the printed job elsewhere"
         )
+    seconds = _KUBECTL_SECONDS + job.count("\n---\n")
     try:
         process = subprocess.run(
             [kubectl, "apply", "--validate=strict", "--filename=-"],
@@ -405,14 +457,14 @@ def submit(job: str) -> str:
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=_KUBECTL_SECONDS,
+            timeout=seconds,
             check=False,
         )
         if process.returncode == 0:
             return process.stdout.strip()
         reason = " ".join(process.stderr.split())
     except subprocess.TimeoutExpired:
-        reason = f"no answer in {_KUBECTL_SECONDS} s"
+        reason = f"no answer in {seconds} s"
     except OSError as error:
         reason = str(error.strerror)
     raise FlagbenchError(

@@ -1,6 +1,6 @@
-"""Prints the batch script of a run on a Slurm cluster, for `sbatch`.
+"""Prints the batch script of a run on a Slurm cluster, for `sbatch`, or a script that submits a job for each node.
 
-`SlurmRequest` checks the options, and `render_job` writes the script from the template manifests/slurm/run.sh.j2.
+`SlurmRequest` checks the options, and `render_job` writes the script from the templates in manifests/slurm.
 `flagbench job --for slurm` uses this module through `launchers.schedulers`. Nothing is submitted: a script that is
 piped into `sbatch` can be read before, and gets the options of the site.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
@@ -22,7 +23,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.image_reference import is_on_docker_hub, parse_reference
 from flagbench.images.render.stack import interpreter
 from flagbench.options import Text
-from flagbench.runs.launchers.job_request import SLACK_MINUTES, JobRequest, is_bucket
+from flagbench.runs.launchers.job_request import SLACK_MINUTES, EachNode, JobRequest, is_bucket
 from flagbench.runs.request import config_options
 from flagbench.schema import shipped_manifests
 from flagbench_core import __version__
@@ -33,6 +34,15 @@ from flagbench_core.redaction import redact
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A name of a job without what Slurm replaces in the name of a log (%), and without what a shell reads."""
+_HOW_TO_SUBMIT = """\
+# Submit it with `sbatch FILE`, or pipe it into `sbatch`. Options given to sbatch, such as --partition,
+# override those below.
+"""
+_HOW_TO_SUBMIT_EACH = """\
+# It submits a job for each node. Run it with `sh FILE`, or pipe it into `sh`. Options of sbatch, such as --partition,
+# go after the name: `sh FILE --partition=gpu`, or `sh -s -- --partition=gpu`.
+"""
+"""The comments that say how to use a script."""
 _MOUNTABLE = re.compile(r"/[^:,]*")
 """A folder that can be mounted in a container: an absolute path, without what separates mounts."""
 
@@ -110,16 +120,6 @@ class SlurmRequest(JobRequest):
         return self.image is not None and self.image.endswith((".sif", ".sqsh"))
 
     @property
-    def has_devices(self) -> bool:
-        """Whether the job needs devices from Slurm."""
-        return self.stack.device_kind != "cpu"
-
-    @property
-    def limit_minutes(self) -> int:
-        """Minutes after which Slurm ends the job."""
-        return math.ceil(self.max_minutes) + SLACK_MINUTES
-
-    @property
     def _has_data_folder(self) -> bool:
         """Whether --data names a folder of the nodes."""
         return self.run.data not in (None, SYNTHETIC)
@@ -160,7 +160,7 @@ class SlurmRequest(JobRequest):
             arguments += [f"--env={name}={value}" for name, value in self.environment.items() if name != GIVEN]
             if self.options.weights is not None:
                 arguments.append(f"--weights={self.options.weights}")
-            if not self.has_devices:
+            if self.stack.device_kind == "cpu":
                 arguments.append("--yes")  # nobody answers whether to run the reference preset on a processor
         else:
             if self._has_data_folder:
@@ -219,19 +219,48 @@ class SlurmRequest(JobRequest):
             )
 
 
+@dataclass(frozen=True)
+class Resources:
+    """What a job asks Slurm for."""
+
+    name: str
+    """The name of the job; of one for each node, the name before that of the node."""
+    nodes: int
+    gpus: int | None
+    """Devices of each node; None: all that Slurm knows of, or none."""
+    limit_minutes: int
+    """Minutes after which Slurm ends the job."""
+
+
 def render_job(request: SlurmRequest) -> str:
-    """The batch script. A comment at its start has the command that prints it again."""
-    return "#!/bin/bash\n" + _header(request) + _template("run.sh.j2").render(request=request)
+    """The batch script of a request, or a script that submits it for each node."""
+    gpus = None
+    if request.stack.device_kind != "cpu":
+        gpus = request.run.gpus
+    limit_minutes = math.ceil(request.max_minutes) + SLACK_MINUTES
+    resources = Resources(request.job_name, request.run.nodes, gpus, limit_minutes)
+    return render_script("run.sh.j2", request.command(), resources, request.each_node, request=request)
 
 
-def _header(request: SlurmRequest) -> str:
-    """The first comment of the script."""
-    return (
-        f"# Made by flagbench {__version__}:\n"
-        f"#   {shlex.join(request.command())}\n"
-        "# Submit it with `sbatch FILE`, or pipe it into `sbatch`. Options given to sbatch, such as --partition,\n"
-        "# override those below.\n"
-    )
+def render_script(
+    script: str, command: Sequence[str], resources: Resources, each_node: EachNode | None, **values: Any
+) -> str:
+    """The batch script of a template, or a script that submits it for each node.
+
+    Args:
+        script: the name of the template.
+        command: the command that prints the script again, for the comment at its start.
+        resources: what the job asks for.
+        each_node: the nodes that get a job each; None: there is one job.
+        values: what the template shows.
+    """
+    values = {**values, "script": script, "resources": resources, "each_node": each_node}
+    comment = f"# Made by flagbench {__version__}:\n#   {shlex.join(command)}\n"
+    if each_node is None:
+        comment += _HOW_TO_SUBMIT
+        return "#!/bin/bash\n" + comment + _template(script).render(values)
+    comment += _HOW_TO_SUBMIT_EACH
+    return "#!/bin/sh\n" + comment + _template("each_node.sh.j2").render(values)
 
 
 @cache

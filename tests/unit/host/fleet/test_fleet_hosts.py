@@ -19,13 +19,13 @@ from flagbench_core.exit_codes import ExitCode
     ],
 )
 def test_a_list_has_a_name_a_line(text: str, hosts: tuple[str, ...]) -> None:
-    assert parse_hosts(text) == hosts
+    assert parse_hosts(text, "--hosts") == hosts
 
 
 @pytest.mark.parametrize("text", ["", "\n", "gpu-[001-064]", "gpu-001,gpu-002", "NAME STATUS\ngpu-001 Ready"])
 def test_anything_else_is_a_usage_error(text: str) -> None:
     with pytest.raises(FlagbenchError) as caught:
-        parse_hosts(text)
+        parse_hosts(text, "--hosts")
     assert caught.value.code is ExitCode.USAGE
 
 

@@ -12,6 +12,7 @@ import pytest
 from flagbench_core import __version__
 
 Flagbench = Callable[..., Any]
+Submit = Callable[..., list[list[str]]]
 JOB = "job distilbert:a100 --for slurm"
 HOSTILE = [
     "$(touch hacked)",
@@ -110,8 +111,8 @@ def test_one_node_of_a_processor(flagbench: Flagbench, cluster: Callable[..., St
         "job distilbert:cpu --for slurm --gpus 2 --preset tiny --run-id nightly --weights models/w"
     ).out
     assert not any(line.startswith("--gpus") for line in directives(script))
-    words = cluster(script).words
-    assert words[words.index("--nodes=1") :] == [
+    assert cluster(script).words == [
+        *("--cpu-bind=none", "flagbench", "run", "distilbert:cpu", "--via=native"),
         *("--nodes=1", "--gpus=2", "--preset=tiny", "--max-minutes=210", "--weights=models/w", "--yes"),
         "--run-id=nightly",
     ]
@@ -176,3 +177,56 @@ def test_refused_by_the_name_of_the_option(words: str, named: str, flagbench: Fl
 def test_weights_of_the_nodes_are_for_slurm_alone(flagbench: Flagbench) -> None:
     ended = flagbench("job distilbert:a100 --for kubernetes --weights /w")
     assert (ended.code, "--weights" in ended.err) == (2, True)
+
+
+@pytest.fixture
+def submitted(tmp_path: Path) -> Submit:
+    """`submitted(script, *words)`: runs a script as `sh -s -- WORDS`; returns the words of each sbatch.
+
+    What sbatch read is in the files `job-N`. It refuses a node called `away`.
+    """
+    programs = tmp_path / "sbatch"
+    programs.mkdir()
+    sbatch = programs / "sbatch"
+    sbatch.write_text(
+        f'#!/bin/sh\nn=$(ls {tmp_path}/words-* 2>/dev/null | wc -l)\nprintf "%s\\0" "$@" >{tmp_path}/words-$n\n'
+        f'cat >{tmp_path}/job-$n\n[ "$1" != --nodelist=away ]\n'
+    )
+    sbatch.chmod(0o755)
+
+    def run(script: str, *words: str, code: int = 0) -> list[list[str]]:
+        command = ["/bin/sh", "-s", "--", *words]
+        path = f"{programs}:/usr/bin:/bin"
+        done = subprocess.run(command, input=script, text=True, check=False, env={"PATH": path})
+        assert done.returncode == code
+        return [path.read_text().split("\0")[:-1] for path in sorted(tmp_path.glob("words-*"))]
+
+    return run
+
+
+def test_a_job_for_each_node(
+    tmp_path: Path, flagbench: Flagbench, submitted: Submit, cluster: Callable[..., Started]
+) -> None:
+    nodes = tmp_path / "nodes.txt"
+    nodes.write_text("gpu-1\naway\nnode/gpu-1\ngpu-2.example.com\n")
+    ended = flagbench(f"{JOB} --each-node {nodes} --gpus 8 --run-id nightly")
+    assert (ended.code, ended.err) == (0, "")
+    name = "flagbench-distilbert-a100-cuda11.6"
+    # A node that Slurm does not have keeps no other from its job.
+    assert submitted(ended.out, "--partition=new ones", code=1) == [
+        [f"--nodelist={node}", f"--job-name={name}-{node}", "--partition=new ones"]
+        for node in ("gpu-1", "away", "gpu-2.example.com")
+    ]
+    jobs = [(tmp_path / f"job-{number}").read_text() for number in range(3)]
+    assert jobs[0] == jobs[1] == jobs[2]
+    assert {"--nodes=1", "--gpus-per-node=8"} <= directives(jobs[0])
+    assert "--run-id=nightly-gpu1" in cluster(jobs[0]).words
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "kubernetes"])
+@pytest.mark.parametrize("name", ["gpu[1-2]", "$(id)", "-w", "ALL", "a_b", "a;b", "'", ""])
+def test_names_of_nodes_are_names(tmp_path: Path, scheduler: str, name: str, flagbench: Flagbench) -> None:
+    nodes = tmp_path / "nodes.txt"
+    nodes.write_text(f"{name}\n")
+    code, out, err = flagbench(f"job distilbert:a100 --for {scheduler} --each-node {nodes}")
+    assert (code, out, "--each-node" in err) == (2, "", True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from flagbench.runs.launchers.job_request import EachNode
 from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
-from job_pods import DIGEST, JOBS, find, job_of
+from job_pods import DIGEST, JOBS, STORE, find, job_documents, job_of, request_of
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 APART = f"pod affinity podAntiAffinity {REQUIRED}"
@@ -174,3 +176,41 @@ def test_jobs_are_valid(version: str) -> None:
     for of, options in JOBS.values():
         for document in job_of(of, **options):
             kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_a_job_for_each_node() -> None:
+    options = {**STORE, "gpus": 8, "run_id": "nightly", "tolerate": ("new-node",), "registry": "r.io"}
+    request = request_of("distilbert:h100", **options)
+    request = replace(request, each_node=EachNode(("gpu-07.example.com", "gpu-08"), "nodes.txt"))
+    assert request.warnings() == []
+    jobs = job_documents(request)
+    assert [job["kind"] for job in jobs] == ["Job", "Job"]  # nobody looks for node 0, so there is no Service
+    names = [job["metadata"]["name"] for job in jobs]
+    assert [name[:-9] for name in names] == ["flagbench-distilbert-gpu-07-example-com", "flagbench-distilbert-gpu-08"]
+    labels = {job["metadata"]["labels"]["flagbench.dev/each-node"] for job in jobs}
+    assert labels == {request.job_name}
+    for job, node in zip(jobs, ("gpu-07.example.com", "gpu-08")):
+        bound = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
+        expected = {
+            TERMS: bound,
+            APART: None,
+            "job spec completions": 1,
+            "pod subdomain": None,
+            "pod tolerations 1": {"key": "new-node", "operator": "Exists"},
+            "main args 2": f"--run-id=nightly-{node}",
+            "main env 1 name": "FLAGBENCH_HOST",
+        }
+        assert {place: find([None, job], place) for place in expected} == expected
+    again = request_of("distilbert:h100", **{**options, "run_id": "next"})
+    again = replace(again, each_node=request.each_node)
+    assert not {*names} & {job.name for job in again.jobs()}
+
+
+@pytest.mark.parametrize("version", ["1.35", "1.36", "1.37"])
+def test_jobs_for_each_node_are_valid(version: str) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    request = request_of("llama3.1-8b-lora:cpu", name="a" * 61)
+    jobs = job_documents(replace(request, each_node=EachNode(("A" * 100, "b"), "-")))
+    assert [len(job["metadata"]["name"]) for job in jobs] == [58, 31]
+    for job in jobs:
+        kubernetes_validate.validate(job, version, strict=True)

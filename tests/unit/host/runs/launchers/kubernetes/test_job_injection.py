@@ -57,6 +57,7 @@ FIELDS: dict[str, tuple[str, str | Callable[[list[dict[str, Any]]], str]]] = {
     "store_secret": ("%s", "main env 3 valueFrom secretKeyRef name"),
     "env": ("%s=1", "main env -1 name"),
     "env value": ("A=%s", lambda documents: expand(find(documents, "main env -1 value"), {"HOME": "/root"})),
+    "tolerate": ("%s", "pod tolerations 0 key"),
     "queue": ("%s", "job metadata labels kueue.x-k8s.io/queue-name"),
     "run_id": ("%s", "job metadata annotations flagbench.dev/run-id"),
     "set_": ("lora_dropout=%s", lambda documents: argument("--set")(documents).removeprefix("lora_dropout=")),
@@ -98,7 +99,7 @@ def check_field(field: str, value: str) -> None:
     option = field.partition(" ")[0]
     form, place = FIELDS[field]
     typed = form.replace("%s", value)
-    several = option in ("set_", "env", "pull_secret", "rdma_resource", "node_label")
+    several = option in ("set_", "env", "pull_secret", "rdma_resource", "node_label", "tolerate")
     try:
         given = {option: (typed,) if several else typed, **WITH.get(option, {})}
         request = request_of("llama2-7b-lora:cpu", **given)
