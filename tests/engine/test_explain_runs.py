@@ -1,7 +1,4 @@
-"""`verify --explain` of real runs: what was planted in them is found, with its time.
-
-That it comes first where nothing else runs is shown by tests/bench/causes.py.
-"""
+"""`verify --explain` of real runs: what was planted in them is found, with its time."""
 
 from __future__ import annotations
 
