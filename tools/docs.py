@@ -1,4 +1,4 @@
-"""Generates manifests/schema and the generated parts of docs/: tables, badges and pictures.
+"""Generates manifests/schema and the generated parts of docs/: tables and pictures.
 
 python tools/docs.py            # writes the files that are out of date
 python tools/docs.py --check    # writes nothing; exits with 2 if a file is out of date

@@ -1,4 +1,4 @@
-"""What is generated in a checkout: JSON Schemas, and in its pages tables, badges and pictures.
+"""What is generated in a checkout: JSON Schemas, and in its pages tables and pictures.
 
 A page holds a generated part between two comments, `<!-- generated: NAME -->` and `<!-- end -->`.
 """
@@ -35,20 +35,13 @@ from flagbench.verdict.stats.faster_or_slower import WITHIN
 from flagbench_core.exit_codes import ExitCode
 from tools.generated.architecture import layers
 from tools.generated.limits import acceptance_limits, fleet_limits
-from tools.generated.pictures import badge, terminal_svg
+from tools.generated.pictures import terminal_svg
 from tools.generated.reference import reference_pages
 from tools.generated.schemas import schema_files
 
 Blocks = Mapping[str, Callable[[], str]]
 """The text of each generated part by its name, made when a page has it."""
 
-BADGES = {
-    "python": ("host", "Python 3.10 to 3.13"),
-    "image": ("image", "Python 3.8+, torch 1.12+"),
-    "types": ("types", "mypy --strict"),
-    "licence": ("licence", "Apache-2.0"),
-}
-"""What .ci/run checks, and the licence: file in docs/badges to label and value."""
 _MEANINGS = {
     Verdict.REPRODUCED: f"the 95 % interval lies within {LOW:.2f} to {HIGH:.2f} of the published value",
     Verdict.BELOW: f"the whole interval lies under {LOW:.2f}",
@@ -110,9 +103,6 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
     if (docs / "measured" / "h100-roofs.json").is_file():
         for chart in _of_an_h100(catalog, docs / "measured"):
             files[docs / "verdict" / f"{chart.id}.svg"] = render_svg(chart)
-    if (docs / "badges").is_dir():
-        for name, (label, value) in BADGES.items():
-            files[docs / "badges" / f"{name}.svg"] = badge(label, value)
     for page in sorted(docs.glob("*.md")):
         if page not in files:
             text = page.read_text(encoding="utf-8")
@@ -142,7 +132,6 @@ def _filled(page: Path, blocks: Blocks, part: re.Match[str]) -> str:
 
 def _blocks(catalog: Catalog, root: Path) -> Blocks:
     return {
-        "cases": lambda: table(("case", "what it does", "devices, as published", "claims"), _cases(catalog)),
         "cases-and-stacks": lambda: _cases_and_stacks(catalog, root),
         "memory": lambda: table(("case", "precision", "layout", "device", "GiB", "source"), _memory(catalog)),
         "time": lambda: table(
@@ -165,21 +154,6 @@ def _blocks(catalog: Catalog, root: Path) -> Blocks:
         "host-layers": lambda: layers(root, "flagbench"),
         "image-layers": lambda: layers(root, "flagbench_cases"),
     }
-
-
-def _cases(catalog: Catalog) -> Iterator[tuple[str, str, str, int]]:
-    for case in catalog.cases.values():
-        claims = [claim for claim in catalog.claims.values() if claim.case == case.name]
-        sizes = sorted({(claim.run.nodes, claim.run.gpus) for claim in claims})
-        texts = [_size_text(nodes, gpus) for nodes, gpus in sizes]
-        yield f"`{case.name}`", case.title, ", ".join(texts), len(claims)
-
-
-def _size_text(nodes: int, gpus: int) -> str:
-    """The devices of a run: `8`, or `4 x 8` on several nodes."""
-    if nodes == 1:
-        return str(gpus)
-    return f"{nodes} x {gpus}"
 
 
 def _cases_and_stacks(catalog: Catalog, root: Path) -> str:

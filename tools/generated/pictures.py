@@ -1,4 +1,4 @@
-"""Pictures as SVG that ask no host for anything: what a command prints, and badges."""
+"""Pictures as SVG that ask no host for anything: what a command prints."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from html import escape
 from flagbench.report.verdict_page import STYLES
 
 _COLUMNS = 116
-_CHARACTER, _LINE, _PADDING, _BADGE = 6.6, 15, 8, 20
-"""Pixels: the width of a character of 11 px, the height of a line, the space beside a text, the height of a badge."""
+_CHARACTER, _LINE, _PADDING = 6.6, 15, 8
+"""Pixels: the width of a character of 11 px, the height of a line, the space beside a text."""
 _COLOURS = {"bold green": "#a6e22e", "bold red": "#f92672", "bold yellow": "#fd971f", "bold": "#f8f8f2"}
 _VERDICTS = re.compile("|".join(rf"\b{word}\b" for word in STYLES))
 
@@ -26,36 +26,18 @@ def terminal_svg(printed: str, command: str) -> str:
             text = _text(line, _PADDING, _LINE * number + _PADDING)
             texts.append(_VERDICTS.sub(_coloured, text))
     width, height = round(_COLUMNS * _CHARACTER) + 2 * _PADDING, _LINE * len(lines) + 3 * _PADDING
-    return _svg(width, height, f'<rect width="{width}" height="{height}" rx="8" fill="#282828"/>\n{"".join(texts)}')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" font-family="monospace" font-size="11" fill="#fff">\n'
+        f'<rect width="{width}" height="{height}" rx="8" fill="#282828"/>\n{"".join(texts)}</svg>\n'
+    )
 
 
 def _coloured(verdict: re.Match[str]) -> str:
     return f'<tspan fill="{_COLOURS[STYLES[verdict[0]]]}" font-weight="bold">{verdict[0]}</tspan>'
 
 
-def badge(label: str, value: str) -> str:
-    """A badge of a label and a value."""
-    left = _length(label) + 2 * _PADDING
-    right = _length(value) + 2 * _PADDING
-    boxes = (
-        f"<title>{escape(label)}: {escape(value)}</title>"
-        f'<rect width="{left + right}" height="{_BADGE}" rx="3" fill="#2b5797"/>'
-        f'<rect width="{left}" height="{_BADGE}" rx="3" fill="#444"/>\n'
-    )
-    return _svg(left + right, _BADGE, boxes + _text(label, _PADDING, 14) + _text(value, left + _PADDING, 14))
-
-
-def _svg(width: int, height: int, content: str) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" font-family="monospace" font-size="11" fill="#fff">\n{content}</svg>\n'
-    )
-
-
 def _text(text: str, x: int, y: int) -> str:
     """A text whose `textLength` gives it its width in any font."""
-    return f'<text x="{x}" y="{y}" textLength="{_length(text)}" xml:space="preserve">{escape(text)}</text>\n'
-
-
-def _length(text: str) -> int:
-    return round(len(text) * _CHARACTER)
+    width = round(len(text) * _CHARACTER)
+    return f'<text x="{x}" y="{y}" textLength="{width}" xml:space="preserve">{escape(text)}</text>\n'

@@ -17,6 +17,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.system.files import reason, require_replaceable, write_atomically
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
+from flagbench_core.scratch import scratch
 
 Item = TypeVar("Item")
 _COUNT_INTERVAL = 5.0
@@ -132,8 +133,6 @@ def _unusable_error(path: Path, option: str, error: OSError | ValueError, remedy
 
 def _check_folder(path: Path) -> None:
     """Raise OSError unless a file can be written in the nearest existing folder above a path."""
-    from flagbench_core.scratch import scratch  # it imports more than most commands need
-
     existing = next(folder for folder in path.absolute().parents if folder.exists())
     try:
         # Write one: although the mode allows it, a read-only mount or a full disk may refuse.

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, NamedTuple
-
-# `subprocess` and `select` are imported in the functions that use them: every command of flagbench loads this module,
-# and most of them ask no program.
-if TYPE_CHECKING:
-    import subprocess
+from typing import IO, NamedTuple
 
 ANSWER_SECONDS = 10.0
 """Seconds that an answer may take by default."""
@@ -82,8 +79,6 @@ def ask(
         seconds: the time that it may take; ANSWER_SECONDS by default.
         environment: environment variables of the program, in addition to those of this process.
     """
-    import subprocess
-
     if seconds is None:
         seconds = ANSWER_SECONDS
     deadline = time.monotonic() + seconds
@@ -120,8 +115,6 @@ def ask(
 
 def _wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | None:
     """The exit code of a process that ends within `seconds`; otherwise kill it and return None."""
-    import subprocess
-
     try:
         return process.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:
@@ -131,8 +124,6 @@ def _wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | Non
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and those that it started, which are in its session, and wait shortly for its end."""
-    import subprocess
-
     with contextlib.suppress(OSError):  # it ended just now
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -141,8 +132,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _read(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> _Output:
     """Read both outputs until stdout is closed, the deadline has passed, or they are too long."""
-    import select
-
     output = _Output(bytearray(), bytearray())
     open_streams = {stdout.fileno(): output.printed, stderr.fileno(): output.errors}
     poller = select.poll()

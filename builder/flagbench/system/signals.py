@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    import subprocess
+from typing import IO, Any, NamedTuple
 
 FORWARDED = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),

@@ -19,7 +19,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.records.read import read_record
 from flagbench_core.exit_codes import ExitCode
-from tools.generated.files import BADGES, MEASURED, generated_files
+from tools.generated.files import MEASURED, generated_files
 from tools.generated.reference import METRICS
 
 from .conftest import ROOT
@@ -163,14 +163,3 @@ def test_the_picture_shows_its_record_and_asks_no_host() -> None:
     assert read_record(ROOT / "docs" / "verdict" / "record.json").record_id in shown
     assert "NOT_COMPARABLE" in shown
     assert set(re.findall(r"\w+://[^\s\"<]+", text)) <= {"http://www.w3.org/2000/svg"}
-
-
-def test_badges_say_what_ci_runs_and_the_project_declares() -> None:
-    ci, project = ((ROOT / name).read_text(encoding="utf-8") for name in (".ci/run", "pyproject.toml"))
-    first, last = re.findall(r"3\.\d+", BADGES["python"][1])
-    assert f'requires-python = ">={first}"' in project
-    assert {first, last} <= set(re.findall(r"3\.1\d", ci))
-    python, torch = re.findall(r"(\d\.\d+)\+", BADGES["image"][1])
-    assert f"py{python.replace('.', '')}-torch{torch}.txt" in ci
-    assert "strict = true" in project
-    assert f'license = "{BADGES["licence"][1]}"' in project
