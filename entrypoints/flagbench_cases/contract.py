@@ -174,7 +174,7 @@ class Workload(abc.ABC):
 
     module: torch.nn.Module
     """The model, created by `setup`. At the end of a run its parameters must be equal on all ranks of a data-parallel
-    group."""
+    group. A case whose engine keeps the model to itself implements `parameter_sum` instead."""
 
     @abc.abstractmethod
     def setup(self) -> None:
@@ -193,6 +193,10 @@ class Workload(abc.ABC):
 
         Its time is part of the metrics p_train and p_infer_whole, but not of p_core, whose clock is the publisher's.
         """
+
+    def parameter_sum(self) -> float:
+        """Return a checksum of the parameters of this rank, equal on replicas that are in sync."""
+        return float(sum(parameter.detach().double().sum() for parameter in self.module.parameters()))
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -294,6 +298,20 @@ class InferWorkload(Workload):
     def result(self, name: str) -> Evaluation | None:
         """Return the result of a full pass, equal on all ranks, or None if it has none. The call is not timed."""
         return None
+
+    def results(self) -> dict[str, str]:
+        """Run fixed inputs and return a digest of each result, by name; by default there are none.
+
+        It is called before the first step and after the last one, and must return the same both times.
+        """
+        return {}
+
+    def inference_facts(self) -> dict[str, Any]:
+        """Return facts known when inference has ended, for the checks of the case."""
+        return {}
+
+    def close(self) -> None:
+        """Release what the process of the rank does not release when it ends. Called once, after everything else."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ def check_manifests(
     case_names = {doc.path.stem for doc in cases}
     stack_names = {doc.path.stem for doc in stacks}
     for doc in _valid(cases):
-        doc.require_known("family", "case", case_names)
         _check_case(doc, stack_names)
     _check_devices(_valid(devices))
     if not limits.problems:

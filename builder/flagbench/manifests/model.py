@@ -294,8 +294,8 @@ class CaseManifest:
     name: Name
     """The name of the case, which is also the name of its file."""
     family: Name | None = None
-    """The case whose code this one uses, if it is the same workload with a model of another size. If absent, the case
-    has code of its own."""
+    """The folder with the code of the case, if it is that of several cases, which are the same workload with models
+    of other sizes: the name of one of them, or of the family. If absent, the case has code of its own."""
     title: str
     """The title of the case in tables: its model, dataset and task."""
     task: str

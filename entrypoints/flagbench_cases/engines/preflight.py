@@ -14,12 +14,16 @@ import sys
 from typing import Any, Iterable
 
 from flagbench_cases.shared.errors import CaseError
+from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.system import in_image
 from flagbench_cases.telemetry.summary import read_start
+from flagbench_core.config import engine_of
 from flagbench_core.exit_codes import ExitCode
 
 # Docker's default size of /dev/shm, which the ranks of a node use for host-side communication.
 SMALL_SHM = 64 * 2**20
+CHECKED_ENGINES = ("vllm",)
+"""Engines whose module has `check_version`: they run with one release of their library."""
 
 
 class PreflightError(CaseError):
@@ -29,10 +33,11 @@ class PreflightError(CaseError):
 def check(plan: dict[str, Any]) -> None:
     """Check that image and devices match the plan's stack, and warn of minor problems.
 
-    Raises PreflightError (WRONG_HARDWARE) if they do not match.
+    Raises PreflightError (WRONG_HARDWARE) if they do not match, UsageError if the engine's library does not.
     """
     stack, gpus = plan["stack"], plan["config"]["gpus"]
     torch = import_torch(plan)
+    check_engine(plan["config"])
     differences = ", ".join(differing_software(stack, torch))
     if differences and in_image():
         words = f"this image does not match the stack {stack['name']}: it has {differences}"
@@ -61,6 +66,13 @@ def check(plan: dict[str, Any]) -> None:
     if gpus > 1 and room is not None and room <= SMALL_SHM:
         remedy = f"start the container with --shm-size {stack['docker']['shm_size']}"
         warn(f"/dev/shm has only {room // 2**20} MiB for {gpus} ranks; {remedy}")
+
+
+def check_engine(config: dict[str, Any]) -> None:
+    """Let the engine of a resolved configuration check the release of its library. Raises UsageError."""
+    name = engine_of(load_case(config["case"]), config)
+    if name in CHECKED_ENGINES:
+        importlib.import_module(f"flagbench_cases.engines.{name}").check_version()
 
 
 def import_torch(plan: dict[str, Any]) -> Any:

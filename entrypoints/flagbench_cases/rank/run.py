@@ -213,12 +213,17 @@ class RankRun:
         section = self.config["infer"]
         plan = InferPlan(section["warmup_steps"], section["window_steps"])
         steps = sum(plan.steps(workload, name) for name in plan.passes(workload))
+        first_results = workload.results()  # not timed, like the results after the loop
         init = self._begin(steps)
         counts = self.layout.counts(self.job.rank)
         processor = ProcessorTime()
         timing = InferLoop(workload, plan, self.spool, self.device, self.probe, counts).run()
         self.spool.fact("processor", **processor.seconds_since_start())
         self._end(workload, timing, init)
+        if first_results:
+            self.spool.fact("results", first=first_results, second=workload.results())
+        self.spool.fact("inference", **workload.inference_facts())
+        workload.close()
 
     def _measure(self, workload: MeasureWorkload) -> None:
         """Run the measurements of a case without a model, once or in laps."""
@@ -306,13 +311,8 @@ class RankRun:
             "allocator_peak": self.device.allocator_peak(),
         }
         if workload is not None:
-            memory["parameters"] = parameter_sum(workload.module)
+            memory["parameters"] = workload.parameter_sum()
         self.spool.fact("memory", **memory)
-
-
-def parameter_sum(module: torch.nn.Module) -> float:
-    """A checksum of the parameters, equal on replicas that are in sync."""
-    return float(sum(parameter.detach().double().sum() for parameter in module.parameters()))
 
 
 def train_plan_of(config: dict[str, Any], replicas: int, first_step: int) -> TrainPlan:

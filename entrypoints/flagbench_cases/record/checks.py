@@ -318,6 +318,57 @@ def _check_same_results(subject: Subject) -> Answer | None:
     return Answer(False, f"other bits{last_lap}: {names}", values)
 
 
+def _check_requests_complete(subject: Subject) -> Answer | None:
+    """Check that every request got as many tokens as it asked for."""
+    return _check_served(subject, "other_lengths", "requests have another number of tokens")
+
+
+def _check_no_cached_tokens(subject: Subject) -> Answer | None:
+    """Check that no token of a prompt was taken from the cache of an earlier request, which would skip its work."""
+    return _check_served(subject, "cached_tokens", "tokens of prompts were taken from a cache")
+
+
+def _check_no_preemption(subject: Subject) -> Answer | None:
+    """Check that the engine interrupted no request, which repeats work when the request is resumed."""
+    return _check_served(subject, "preemptions", "interruptions of requests")
+
+
+def _check_served(subject: Subject, name: str, words: str) -> Answer | None:
+    """Check that a count of what the engine did is 0 on every rank. `words`: what is counted, in the plural."""
+    facts = _engine_facts(subject)
+    if facts is None:
+        return None
+    count = max(fact["served"][name] for fact in facts)
+    requests = min(fact["served"]["requests"] for fact in facts)
+    values: dict[str, float] = {"requests": requests, name: count}
+    return Answer(requests > 0 and count == 0, f"{count} {words}, of {requests} requests", values)
+
+
+def _check_engine_settings(subject: Subject) -> Answer | None:
+    """Check that the engine uses the settings of the configuration, which it may change for a device."""
+    facts = _engine_facts(subject)
+    if facts is None:
+        return None
+    differences = []
+    for fact in facts:
+        asked = subject.config[fact["engine"]]
+        for name, value in asked.items():
+            used = fact["settings"][name]
+            if used != value:
+                differences.append(f"{name} is {used} instead of {value} on rank {fact['rank']}")
+    if differences:
+        return Answer(False, ", ".join(differences[:MAX_NAMED]))
+    return Answer(True, f"{len(facts[0]['settings'])} settings")
+
+
+def _engine_facts(subject: Subject) -> list[dict[str, Any]] | None:
+    """The facts that every rank wrote about its inference engine; None if a rank has none."""
+    facts = [fact for fact in subject.evidence.all("inference") if "engine" in fact]
+    if len(facts) < subject.world:
+        return None
+    return facts
+
+
 def _check_device_health(subject: Subject) -> Answer | None:
     """Check that no fault of a device ended a soak, which repeats all measurements in laps for a given time."""
     laps = [lap for lap in measured.collect_laps(subject.evidence) if lap["health"] is not None]
@@ -391,7 +442,11 @@ CHECKS = (
     Check("rates_in_order", _check_pass_times, kinds=(INFER,)),
     Check("steps", _check_steps),
     Check("steps", _check_measurements, kinds=(MEASURE,)),
-    Check("same_results", _check_same_results, kinds=(MEASURE,)),
+    Check("same_results", _check_same_results, kinds=(INFER, MEASURE)),
+    Check("requests_complete", _check_requests_complete, kinds=(INFER,)),
+    Check("no_cached_tokens", _check_no_cached_tokens, kinds=(INFER,)),
+    Check("no_preemption", _check_no_preemption, kinds=(INFER,)),
+    Check("engine_settings", _check_engine_settings, kinds=(INFER,)),
     Check("device_health", _check_device_health, kinds=(MEASURE,)),
     Check("updated", _check_updated, kinds=(TRAIN,)),
     Check("evaluated", _check_evaluated),

@@ -46,7 +46,7 @@ def fill(
     if request.kind == MEASURE or section.roofs:
         record.update(measurements=derived.measurements, slow_devices=derived.slow_devices)
         record["quality"]["absent"] = {fact["name"]: fact["reason"] for fact in evidence.all("absent")}
-    if request.kind == MEASURE:
+    if request.kind == MEASURE or evidence.all("results"):
         record["results"] = measured.compare_results(evidence)
     if request.kind == TRAIN:
         record["quality"].update(training_quality(subject, derived.pipeline))

@@ -6,7 +6,6 @@ and the stack, and the packages that only this case needs.
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,8 +32,8 @@ from flagbench.manifests.stack import Compiled, Stack
 
 PACKAGE = "flagbench_cases"
 """The package with the code of cases."""
-CASE_MANIFEST = re.compile(rf"{PACKAGE}/cases/[^/]+/case\.json")
-"""The path of a case's compiled manifest."""
+CASE_FOLDER = re.compile(rf"{PACKAGE}/cases/[^/]+(?=/)")
+"""The folder, at the beginning of a path, with the code or the compiled manifest of a case."""
 ROOFS_FOLDER = f"{PACKAGE}/cases/roofs"
 """The code of the case roofs, which measures a device; every case's image has it, for the option --roofs."""
 STACKS = f"{PACKAGE}/shared/stacks"
@@ -168,7 +167,7 @@ def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str,
             f"the case {case.name} has no code: there is no {code_folder}",
             remedy="write its workload there; docs/add-a-case.md shows how",
         )
-    case_folders = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)}
+    case_folders = {match.group() for match in map(CASE_FOLDER.match, code) if match is not None}
     other_folders = case_folders - {folder, code_folder, ROOFS_FOLDER}
     skipped = [f"{path}/" for path in other_folders]
     skipped += [f"{STACKS}/", f"{code_folder}/case.json"]

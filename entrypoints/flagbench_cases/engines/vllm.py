@@ -1,0 +1,251 @@
+"""vLLM as the engine of a rank. No other module imports it, and it is written for the calls of one release.
+
+The engine lives in the process of the rank: in a process of its own, as is vLLM's default, it would outlive a killed
+rank and keep the memory of the device. If a model is split over ranks, each rank is one of vLLM's workers.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib
+import json
+import os
+import warnings
+from multiprocessing import resource_tracker
+from typing import Any, Callable, NamedTuple, Sequence
+
+import torch
+import torch.distributed as dist
+
+from flagbench_cases.contract import Context
+from flagbench_cases.shared.errors import UsageError
+
+RELEASE = "0.31"
+"""The release whose calls are used here. vLLM changes them between releases."""
+REMEDY = f"install vLLM {RELEASE}, as docs/serving.md describes"
+DTYPES = {"bf16": "bfloat16"}
+"""The names of vLLM's types, by precision."""
+SHARED_MEMORY = "/dev/shm/"
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in the process of the rank
+    "VLLM_NO_USAGE_STATS": "1",  # nothing is sent to vLLM's server
+    "HF_HUB_OFFLINE": "1",
+}
+"""Variables that every run needs, whatever the user has set."""
+DEFAULTS = {
+    "VLLM_HOST_IP": "127.0.0.1",  # all ranks are on this node
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS divides the processors among the ranks
+}
+"""Variables that are set unless the user has set them."""
+
+
+def check_version() -> None:
+    """Raise UsageError unless the release of vLLM is RELEASE. No device is used: vLLM imports its engine later."""
+    _set_environment()
+    try:
+        version = str(importlib.import_module("vllm").__version__)
+    except ImportError as error:
+        raise UsageError(f"vLLM cannot be imported ({error})", REMEDY) from None
+    if version.split(".")[:2] != RELEASE.split("."):
+        raise UsageError(f"this version of flagbench runs vLLM {RELEASE}, and vLLM {version} is installed", REMEDY)
+
+
+def _set_environment() -> None:
+    """Set the variables that vLLM reads when it is imported."""
+    os.environ.update(ENVIRONMENT)
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+class Completion(NamedTuple):
+    """What the engine returned for one prompt."""
+
+    ids: list[int]
+    """The ids of the generated tokens."""
+    cached_tokens: int
+    """The tokens of the prompt that were taken from the cache of an earlier request."""
+    preemptions: int
+    """How often the request was interrupted for others, which repeats work."""
+
+
+class VllmEngine:
+    """One engine with random weights, whose model is described by the section `model` of a configuration."""
+
+    def __init__(self, context: Context) -> None:
+        """Start the engine, which takes its memory of the device, and may compile layers and capture graphs."""
+        check_version()
+        vllm = importlib.import_module("vllm")
+        config = context.config
+        settings = config["vllm"]
+        folder = os.path.join(context.spool.folder, f"vllm-{context.rank}")
+        os.environ.update(VLLM_CACHE_ROOT=folder, VLLM_CONFIG_ROOT=folder)
+        self._is_split = context.layout.tp > 1
+        split = {}
+        if self._is_split:
+            split = {"distributed_executor_backend": "external_launcher"}
+        self._sampling = vllm.SamplingParams
+        self.version = str(vllm.__version__)
+        warnings.filterwarnings("ignore", category=FutureWarning)  # of torch, about vLLM's code
+        self._llm = vllm.LLM(
+            model=_write_model(config["model"], folder),
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            dtype=DTYPES[config["precision"]],
+            seed=config["seed"],
+            tensor_parallel_size=context.layout.tp,
+            max_model_len=settings["max_model_len"],
+            max_num_seqs=settings["max_num_seqs"],
+            max_num_batched_tokens=settings["max_num_batched_tokens"],
+            gpu_memory_utilization=settings["gpu_memory_utilization"],
+            kv_cache_memory_bytes=settings["kv_cache_bytes"] or None,
+            enable_prefix_caching=settings["prefix_caching"],
+            compilation_config=_compilation(settings),
+            disable_log_stats=False,  # preemptions are part of the statistics, which `vllm bench latency` has too
+            **split,
+        )
+        if self._is_split:
+            dist.barrier()  # every worker has opened the memory that it shares with the others
+            if context.rank == 0:
+                _unlink_shared_memory()
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], length: int, temperature: float, mark_iteration: Callable[[], None]
+    ) -> list[Completion]:
+        """Generate `length` tokens for each prompt, in one batch.
+
+        `mark_iteration` is called before each iteration of the engine, and after the last one.
+        """
+        sampling = self._sampling(
+            temperature=temperature, top_p=1.0, ignore_eos=True, max_tokens=length, detokenize=False
+        )
+        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        engine = self._llm.llm_engine
+        self._llm.enqueue(requests, sampling, use_tqdm=False)
+        finished = {}
+        while engine.has_unfinished_requests():
+            mark_iteration()
+            for output in engine.step():
+                if output.finished:
+                    finished[output.request_id] = output
+        mark_iteration()
+        return [_completion(finished[name]) for name in sorted(finished, key=_number_of_request)]
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that the engine uses, by their names in the section `vllm` of a configuration."""
+        config = self._llm.llm_engine.vllm_config
+        return {
+            "max_model_len": config.model_config.max_model_len,
+            "max_num_seqs": config.scheduler_config.max_num_seqs,
+            "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+            "gpu_memory_utilization": config.cache_config.gpu_memory_utilization,
+            "kv_cache_bytes": config.cache_config.kv_cache_memory_bytes or 0,
+            "prefix_caching": bool(config.cache_config.enable_prefix_caching),
+            "compile": int(config.compilation_config.mode) == _COMPILED,
+            "cuda_graphs": config.compilation_config.cudagraph_mode.name.lower(),
+        }
+
+    def async_scheduling(self) -> bool:
+        """Whether the engine prepares an iteration while the last one is running. vLLM decides it."""
+        return bool(self._llm.llm_engine.vllm_config.scheduler_config.async_scheduling)
+
+    def parameter_sum(self) -> float:
+        """The sum of all parameters of this rank's part of the model."""
+        return float(self._llm.apply_model(_sum_parameters)[0])
+
+    def close(self) -> None:
+        """End the engine, and release its memory.
+
+        The workers of a split model end with their ranks instead: vLLM would end the process groups of the job, too.
+        """
+        if self._is_split:
+            return
+        self._llm.llm_engine.engine_core.shutdown()
+        del self._llm
+        gc.collect()
+
+
+_COMPILED = 3
+"""vLLM's name of its compilation is VLLM_COMPILE, whose number is 3; 0 is NONE."""
+
+
+def _compilation(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of compilation and graphs in vLLM's words."""
+    mode = 0
+    if settings["compile"]:
+        mode = _COMPILED
+    return {"mode": mode, "cudagraph_mode": settings["cuda_graphs"].upper()}
+
+
+def _write_model(model: dict[str, Any], folder: str) -> str:
+    """Write `config.json` of a model of the Llama family, as vLLM reads it, into a new folder. Returns the folder."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": model["dim"],
+        "intermediate_size": model["ffn"],
+        "num_hidden_layers": model["layers"],
+        "num_attention_heads": model["heads"],
+        "num_key_value_heads": model["kv_heads"],
+        "head_dim": model["dim"] // model["heads"],
+        "vocab_size": model["vocab_size"],
+        "max_position_embeddings": model["positions"],
+        "rms_norm_eps": model["norm_eps"],
+        "rope_theta": model["rope_theta"],
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": model["rope_factor"],
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+    os.makedirs(folder)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    return folder
+
+
+def _number_of_request(name: str) -> int:
+    """The place of a request in the order of its batch: vLLM numbers requests, and adds random letters."""
+    return int(name.split("-")[0])
+
+
+def _completion(output: Any) -> Completion:
+    """What the engine returned for one prompt, from vLLM's RequestOutput."""
+    return Completion(
+        list(output.outputs[0].token_ids), output.num_cached_tokens or 0, output.metrics.num_preemptions
+    )
+
+
+def _sum_parameters(module: torch.nn.Module) -> float:
+    """The sum of all parameters of a module. Nothing is copied: the engine has left no memory for that."""
+    return float(sum(parameter.detach().sum(dtype=torch.float64) for parameter in module.parameters()))
+
+
+def digest(completions: Sequence[Completion]) -> str:
+    """A digest of all generated ids, 16 hexadecimal digits."""
+    ids = json.dumps([completion.ids for completion in completions])
+    return hashlib.sha256(ids.encode()).hexdigest()[:16]
+
+
+def _unlink_shared_memory() -> None:
+    """Remove the names of the memory that vLLM's workers share, so that it ends with them, even if they are killed.
+
+    Rank 0, which has created that for messages (`psm_...`), calls it when all workers have opened it. The memory for
+    collectives of processors (`...-cpushm_N`) has the same names in all runs of a machine.
+    """
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        paths = {line.split(maxsplit=5)[5].strip() for line in file if SHARED_MEMORY in line}
+    for path in sorted(paths):
+        name = path[len(SHARED_MEMORY) :]
+        if "-cpushm_" in name:
+            os.unlink(path)
+        elif name.startswith("psm_"):
+            os.unlink(path)
+            resource_tracker.unregister(f"/{name}", "shared_memory")  # otherwise Python warns that it is missing
