@@ -27,6 +27,9 @@ OF_THE_LOOP = {
     *("heat_seconds", "laps"),
 }
 SETTABLE = [name for case in CASES.values() for name in case["settable"]]
+for case in CASES.values():
+    # A section of the configuration that has the name of an engine, such as `vllm`, is that engine's.
+    OF_THE_LOOP |= {name for name, rule in case["settable"].items() if rule["path"].split(".")[0] in case["engines"]}
 OF_ONE_CASE = {name for name in SETTABLE if SETTABLE.count(name) == 1}
 OWN_OPTIONS = OF_ONE_CASE - OF_THE_LOOP
 """The hyper-parameters that only one case has, and that are its own."""
