@@ -164,20 +164,26 @@ def rate(name: str, unit: str, work: TimedWork, note: str) -> Entry:
     seconds = [block / MICRO for block in micro]
     within = _rate_interval(amounts, seconds, work.steps, work.shares)
     rates = [amount / time for amount, time in zip(amounts, seconds) if time]
-    computed = metric(
+    return metric(
         name,
         math.fsum(amounts) * MICRO / sum(micro),
         unit + "/s",
         n=work.steps,
         stdev=summary.stdev(rates),
+        **_interval_fields(within),
+        note=note,
     )
+
+
+def _interval_fields(within: WithinRun) -> dict[str, Any]:
+    """The fields of a metric with its interval, or with the reason why there is none."""
+    fields: dict[str, Any] = {}
     if within.interval is not None:
-        computed["ci95"] = list(within.interval)
-        computed["ci_method"] = METHOD
+        fields["ci95"] = list(within.interval)
+        fields["ci_method"] = METHOD
     if within.refusal is not None:
-        computed["ci_reason"] = str(within.refusal)
-    computed["note"] = note
-    return computed
+        fields["ci_reason"] = str(within.refusal)
+    return fields
 
 
 def _rate_interval(
@@ -349,10 +355,17 @@ def latencies(run: Run) -> Iterator[Entry]:
         return
     stretch = run.window.stretch
     micro, note = _batch_times(stretch)
-    yield metric("latency_mean", sum(micro) / stretch.steps / MICRO, "s", n=stretch.steps, note=note)
+    seconds = [time / MICRO for time in micro]
+    within = _rate_interval(stretch.sizes, seconds, stretch.steps, micro_batch_shares(stretch))
+    interval = None
+    if within.interval is not None and within.interval[0] > 0:
+        low, high = within.interval  # of batches per second
+        interval = (1 / high, 1 / low)
+    within = within._replace(interval=interval)
+    mean = sum(micro) / stretch.steps / MICRO
+    yield metric("latency_mean", mean, "s", n=stretch.steps, **_interval_fields(within), note=note)
     if len(micro) < stretch.steps:
         return
-    seconds = [time / MICRO for time in micro]
     for percent in (50, 99):
         note_of_percentile = f"{note}; interpolated as by numpy.percentile"
         yield metric(

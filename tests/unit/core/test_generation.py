@@ -94,6 +94,7 @@ def test_iterations_give_the_first_and_further_tokens_and_the_interval_of_rates(
     assert (found["ttft"]["n"], found["tpot"]["n"]) == (30, 30 * 127)
     low, high = found["output_tokens_per_second"]["ci95"]
     assert low < found["output_tokens_per_second"]["value"] < high
+    assert found["latency_mean"]["ci95"] == pytest.approx([BATCH * OUTPUT / high, BATCH * OUTPUT / low])
     assert "ci95" not in metrics(section_of(seconds))["output_tokens_per_second"]  # 30 steps alone are too few
     assert metrics(read_section(json.loads(json.dumps(section.to_json())))) == found
 
