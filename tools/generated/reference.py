@@ -8,6 +8,7 @@ from typing import get_args
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import PeakPrecision
 from flagbench.manifests.model import Catalog
+from flagbench.manifests.rows import published_rows
 from flagbench.manifests.stack import Stack
 from flagbench.report.export import table
 from flagbench.verdict.rules import RULES, Consequence, Needs, Rule
@@ -60,6 +61,7 @@ def reference_pages(catalog: Catalog) -> dict[str, str]:
     """The text of each page of docs/reference/, by the file's name."""
     pages = {f"{case.name}.md": case_page(case, catalog) for case in catalog.cases.values()}
     index = [*_cases(catalog), *_metrics(catalog), *_stacks(catalog), *_devices(catalog), *_rules()]
+    pages["serving-rows.md"] = "\n".join([NOTICE, *_serving_rows(catalog)])
     return {"README.md": "\n".join([NOTICE, *index]), **pages}
 
 
@@ -75,6 +77,7 @@ def _cases(catalog: Catalog) -> Iterator[str]:
         claims = [claim for claim in catalog.claims.values() if claim.case == case.name]
         rows.append((f"[`{case.name}`]({case.name}.md)", case.title, f"`{case.gate}`", len(claims)))
     yield table(("case", "what it does", "the verdict is that of", "claims"), rows)
+    yield "[Rows of vLLM](serving-rows.md) are only cited.\n"
 
 
 def _metrics(catalog: Catalog) -> Iterator[str]:
@@ -89,6 +92,32 @@ def _metrics(catalog: Catalog) -> Iterator[str]:
         if name in units:
             rows.append((f"`{name}`", " or ".join(sorted(units[name])), meaning))
     yield table(("metric", "unit", "meaning"), rows)
+
+
+def _serving_rows(catalog: Catalog) -> Iterator[str]:
+    yield "# Published rows of vLLM\n"
+    yield (
+        "What others measured with vLLM, from the [catalogue](../../manifests/catalogue). None of these rows is a "
+        "claim: they are of older releases or of no release that is named, of a server, or of outputs that ended "
+        "early. [`flagbench expect`](../expect.md) shows the nearest.\n"
+    )
+    yield (
+        "A source that is a page, and not a file at a commit, has the day on which it was seen. Stored pages of "
+        "vLLM's CI carry other builds' numbers, so the build in the address of a row may not be the one that it is "
+        "of.\n"
+    )
+    rows = []
+    for row in published_rows(catalog):
+        if row.task != "inference" or not row.software.startswith("vLLM"):
+            continue
+        device = f"{row.count('devices') or ''} {row.device}".strip()
+        values = [f"{value.name} {value.digits} {value.unit}" for value in row.metrics]
+        shape = f"{row.batch}; {row.text('sequence_length')}"
+        rows.append(
+            (f"`{row.id}`", row.model, device, shape, ", ".join(values), row.software, row.remarks, row.citation)
+        )
+    columns = ("row", "model", "devices", "batch; lengths", "published", "software", "conditions", "source")
+    yield table(columns, rows)
 
 
 def _stacks(catalog: Catalog) -> Iterator[str]:

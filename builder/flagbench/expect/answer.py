@@ -17,7 +17,7 @@ from flagbench.expect.rows import differing, wanted_conditions
 from flagbench.machine.catalog import find_device_models
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.device import DeviceModel
-from flagbench.manifests.fields import Scalar
+from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import Claim, PublishedRow, published_rows
@@ -26,10 +26,10 @@ from flagbench_core.config import preset_of
 
 _BRIEF_ROWS = 8
 """Most rows of the table without --wide."""
-_COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
+_COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "SOFTWARE", "DIFFERS")
 _DROP: tuple[str, ...] = ("BATCH, SEQUENCE",)
 """The columns that a narrow terminal leaves out."""
-_BELOW: tuple[str, ...] = ("DIFFERS", "DEVICE", "PRECISION", "GPUS")
+_BELOW: tuple[str, ...] = ("SOFTWARE", "DIFFERS", "DEVICE", "PRECISION", "GPUS")
 """The columns that a still narrower one shows under each row, in the order in which they are moved there."""
 _PLANNED_GPUS = 8
 """The number of devices in a proposed `plan` command if the user named none: those of a usual node."""
@@ -209,6 +209,7 @@ class Answer:
             row.precision_label or "",
             shape,
             _speed_text(row),
+            row.software or NOT_PUBLISHED,
             differs,
         )
 
@@ -399,7 +400,7 @@ def _description(row: PublishedRow) -> str:
 
 
 def _speed_text(row: PublishedRow) -> str:
-    """Return the published speed with its unit; for a row without a speed, its first metric with its name."""
+    """Return the published speed with its unit, and its name if that is a time; without a speed, the first metric."""
     metric = row.speed or row.metrics[0]
     number = metric.digits
     if len(number) > _LONGEST_NUMBER:
@@ -407,14 +408,14 @@ def _speed_text(row: PublishedRow) -> str:
     text = f"{number} {metric.unit}"
     if metric.name.endswith("_per_device"):
         text += "/device"
-    if row.speed is None:
+    if row.speed is None or metric.unit == "s":
         return f"{metric.name} {text}"
     return text
 
 
 def _details(row: PublishedRow) -> str:
     """Return what the cells of a row do not show, and its source."""
-    details = (row.text("layout"), row.software, row.remarks, row.citation)
+    details = (row.text("layout"), row.remarks, row.citation)
     return "; ".join(detail for detail in details if detail)
 
 

@@ -50,8 +50,12 @@ def wanted_conditions(case: Case | None, device: DeviceModel, gpus: int | None) 
         wanted["precision"] = case.default_precision
         for name, condition in reference_conditions(case).items():
             wanted[_WANTED_NAMES[name]] = condition
-        layout = case.presets["reference"].get("layout", {})
+        preset = case.presets["reference"]
+        wanted["sequence"] = _find_lengths(preset["data"])
+        layout = preset.get("layout", {})
         wanted["tp"] = layout.get("tp")
+        if wanted["tp"] == 0:  # as many as there are devices
+            wanted["tp"] = gpus
         wanted["pp"] = layout.get("pp")
     return {name: condition for name, condition in wanted.items() if condition is not None}
 
@@ -128,6 +132,9 @@ def cited_rows_for(record: Record, catalog: Catalog) -> list[PublishedRow]:
     for name, wanted_name in _WANTED_NAMES.items():
         if name in record.conditions:
             conditions[wanted_name] = record.conditions[name]
+    lengths = _find_lengths(record.conditions)
+    if lengths is not None:
+        conditions["sequence"] = lengths
 
     def count_not_published(row: PublishedRow) -> int:
         return sum(condition.agreement is Agreement.NOT_PUBLISHED for condition in compare(row, conditions))
@@ -136,14 +143,26 @@ def cited_rows_for(record: Record, catalog: Catalog) -> list[PublishedRow]:
 
 
 def cited_rows(case: Case, wanted: Mapping[str, Scalar], catalog: Catalog) -> list[PublishedRow]:
-    """Return the cited rows of a case's model that have its deciding metric and contradict no wanted condition."""
+    """Return the cited rows of a case's model that have a deciding metric and contradict no wanted condition."""
     rows = []
     for row in published_rows(catalog):
         if isinstance(row, Claim) or row.model != case.workload.model:
             continue
-        if row.metric(case.gate) is not None and not differing(row, wanted):
+        gate = case.with_gate_among(row.metrics).gate
+        if row.metric(gate) is not None and not differing(row, wanted):
             rows.append(row)
     return rows
+
+
+def _find_lengths(settings: Mapping[str, Any]) -> Scalar | None:
+    """Return the length of a sequence as rows have it; for a case that generates tokens, `in/out 32/128`.
+
+    `settings`: the section `data` of a configuration, or the conditions of a record. None if it is in neither.
+    """
+    if "output_length" in settings:
+        return f"in/out {settings['prompt_length']}/{settings['output_length']}"
+    length: Scalar | None = settings.get("sequence_length")
+    return length
 
 
 def _find_number(pattern: str, text: str) -> int | None:

@@ -73,6 +73,8 @@ SPEEDS = (
     "tokens_per_second",
     "output_tokens_per_second_per_device",
     "output_tokens_per_second",
+    "requests_per_second",
+    "latency_mean",
 )
 """The metrics that can be the speed of a row, by which rows of different devices are compared.
 
@@ -290,11 +292,10 @@ class PublishedRow:
     @property
     def citation(self) -> str:
         """The source as text: its project, file, section and commit, or the day on which a page was read."""
-        commit = self.source.commit
-        is_day = "-" in commit
-        if not is_day:
-            commit = commit[:_SHORT_COMMIT]
-        parts = (self.source.project, self.file or self.source.file, self.section, commit)
+        version = self.source.commit[:_SHORT_COMMIT]
+        if "-" in self.source.commit:
+            version = f"seen {self.source.commit}"
+        parts = (self.source.project, self.file or self.source.file, self.section, version)
         return ", ".join(part for part in parts if part)
 
 
@@ -434,18 +435,39 @@ class CatalogueCases:
     """The workloads by the name of the case."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CatalogueSource:
-    """The source of a catalogue file, from its lines that begin with #."""
+    """The source of a catalogue file, from its lines that begin with #: files at a commit, or pages without one."""
 
     project: Word
     """The project on GitHub, OWNER/NAME."""
-    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
-    """The Git commit at which the source was read."""
+    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")] | None = None
+    """The Git commit at which the source was read; absent for pages."""
+    page: Annotated[str, Meta(pattern=r"^https://\S+\Z")] | None = None
+    """The address below which the pages are, whose own are in the column `file`; absent for files."""
+    seen: Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")] | None = None
+    """The day on which the pages were read, such as 2026-01-31."""
     path: Word
-    """The path of the file or folder with the rows."""
+    """The path of the file or folder with the rows, or what the pages are."""
     license: Word
     """The licence that the project states in its repository."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the source has a commit, or a page and the day on which it was read."""
+        is_file = self.commit is not None and self.page is None and self.seen is None
+        is_page = self.commit is None and self.page is not None and self.seen is not None
+        if not is_file and not is_page:
+            raise ValueError("it needs a commit, or a page and the day on which it was seen")
+
+    def to_source(self) -> Source:
+        """Convert it to the form in which rows have their source."""
+        return Source(
+            project=self.project,
+            url=self.page or f"https://github.com/{self.project}",
+            file=self.path,
+            commit=self.commit or self.seen or "",
+            table="",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -489,7 +511,7 @@ class CatalogueLine:
     """The name of the metric."""
     value: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?\Z")]
     """The value in `unit`, with all digits that were printed."""
-    unit: Literal["tokens/s", "samples/s", "TFLOP/s", "%", "GiB", "GB", "B", "s", "min", "h"]
+    unit: Literal["tokens/s", "samples/s", "requests/s", "TFLOP/s", "%", "GiB", "GB", "B", "s", "min", "h"]
     """The unit of the value."""
 
 
@@ -679,13 +701,7 @@ def _build_cited_row(
         may_be = fitting_ids[first_line.device]
     return PublishedRow(
         id=id,
-        source=Source(
-            project=source.project,
-            url=f"https://github.com/{source.project}",
-            file=source.path,
-            commit=source.commit,
-            table="",
-        ),
+        source=source.to_source(),
         file=first_line.file,
         section=first_line.section,
         model=first_line.model,

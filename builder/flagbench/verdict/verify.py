@@ -192,7 +192,8 @@ def verify_reference(
 
     Args:
         records: as for `verify_claim`.
-        rows: rows of the same work on the same device that have the gate metric, the nearest first.
+        rows: rows of the same work on the same device that have the gate metric, or one of the metrics that replace
+            it, the nearest first.
         case: the case of the records.
         terms: as for `verify_claim`.
 
@@ -203,16 +204,17 @@ def verify_reference(
     against = Against("cited row", rows[0].id, chosen=True)
     subjects = [recompute(record, case) for record in records]
     computed = [subject.record for subject in subjects]
-    spec = gate_spec(case)
     metrics = []
     cited = []
     for row in rows:
+        spec = gate_spec(case.with_gate_among(row.metrics))
         published = row.metric(spec.name)
         assert published is not None, row.id
         expected = Expected(spec, Estimate(published.value, runs=0), published.unit, spec.scope)
         metric = compare_metric(computed, case, against, (), expected, terms)
         metrics.append(metric)
         cited.append(CitedRow(row.id, row.citation, float(published.value), published.unit, metric.result.ratio))
+    case = case.with_gate_among(rows[0].metrics)
     verification = Verification(case=case, against=against, subjects=subjects, conditions=(), metrics=(metrics[0],))
     return judge_reference(verification, rules.apply(verification), terms, cited)
 

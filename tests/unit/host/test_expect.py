@@ -192,6 +192,16 @@ def test_speed_of_all_devices_is_a_speed() -> None:
     assert speeds["torchtune/1"] == PublishedValue("tokens_per_second", 1650, "tokens/s")
 
 
+def test_rows_of_an_engine_name_its_release_or_that_none_is_stated(flagbench: Flagbench) -> None:
+    lines = flagbench("expect llama3.1-8b --on h100-sxm --wide").out.splitlines()
+    (release,) = (line for line in lines if line.startswith("tensorrt-llm-1.0/2 "))
+    assert "TensorRT-LLM 1.0" in release
+    without_release, details = (line for line in lines if line.startswith(("vllm-ci/19 ", "vllm-ci/19:")))
+    assert "latency_mean 0.997542 s" in without_release
+    assert "vLLM, release not stated" in without_release
+    assert "may carry another build's numbers" in details
+
+
 def test_command(flagbench: Flagbench) -> None:
     done = flagbench("expect llama2-70b --on h200 --gpus 8")
     assert done.code == 0

@@ -40,7 +40,7 @@ def test_a_problem_names_file_line_field_and_what_is_allowed(manifests: Path, ed
     line = next(number for number, text in enumerate(lines, 1) if "sample/s," in text)
     assert problems(manifests) == [
         f"manifests/claims/distilbert.yaml:{line}: claims[0].metrics[2].unit: 'sample/s' is not allowed; "
-        "allowed: GB/s, GiB, TFLOP/s, fraction, nats, s, samples/s, tokens/s"
+        "allowed: GB/s, GiB, TFLOP/s, fraction, nats, requests/s, s, samples/s, tokens/s"
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from catalogs import CATALOG
 from flagbench.manifests.documents import ManifestError
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.rows import CATALOGUE, Claim, parse_lines, published_rows, read_catalogue
+from flagbench.manifests.rows import CATALOGUE, Claim, PublishedValue, parse_lines, published_rows, read_catalogue
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Edit
 
@@ -40,6 +40,14 @@ def test_a_row_that_is_only_cited_has_conditions_by_the_names_of_claims() -> Non
     assert row.speed is not None
     assert (row.speed.value, row.speed.unit) == (1091.85, "tokens/s")
     assert row.source.commit == "36044ad3d139363fb6c73c24af2e7c6b65ec52f6"
+
+
+def test_a_row_of_a_page_states_the_day_on_which_it_was_seen() -> None:
+    row = ROWS["vllm-ci/1"]
+    assert row.speed == PublishedValue("latency_mean", 0.834059, "s")
+    assert row.software == "vLLM, release not stated"
+    assert (row.source.url, row.source.commit) == ("https://buildkite.com", "2026-11-28")
+    assert row.citation.endswith(", seen 2026-11-28")
 
 
 def test_every_cited_value_is_read_as_printed() -> None:
@@ -79,9 +87,24 @@ def test_faults_are_named_by_line(text: str, lines: list[int]) -> None:
     assert [problem.line for problem in caught.value.problems] == lines
 
 
-def test_a_file_without_license_is_refused(tmp_path: Path) -> None:
+COMMIT_LINE = next(line for line in HEAD.splitlines(keepends=True) if line.startswith("# commit"))
+
+
+@pytest.mark.parametrize(
+    ("line", "replacement"),
+    [
+        ("# license: MIT\n", ""),
+        (COMMIT_LINE, ""),
+        (COMMIT_LINE, COMMIT_LINE + "# page: https://example.org\n# seen: 2026-01-31\n"),
+        (COMMIT_LINE, "# page: https://example.org\n"),
+        (COMMIT_LINE, "# page: example.org\n# seen: 2026-01-31\n"),
+        (COMMIT_LINE, "# page: https://example.org\n# seen: in January\n"),
+    ],
+)
+def test_a_file_without_license_or_source_is_refused(tmp_path: Path, line: str, replacement: str) -> None:
+    """A source is files at a commit, or pages with the day on which they were seen."""
     (tmp_path / CATALOGUE).mkdir()
-    text = HEAD.replace("# license: MIT\n", "") + COLUMN_LINE + VALUE
+    text = HEAD.replace(line, replacement) + COLUMN_LINE + VALUE
     (tmp_path / CATALOGUE / "a.csv").write_text(text, encoding="utf-8")
     with pytest.raises(ManifestError) as caught:
         read_catalogue(tmp_path, CATALOG.devices)
