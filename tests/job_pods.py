@@ -14,7 +14,8 @@ from flagbench.runs.launchers.job_request import JobOptions
 from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest, render_job
 from flagbench.runs.request import RunOptions
 
-DOCS = (Path(__file__).parents[1] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+PAGES = Path(__file__).parents[1] / "docs"
+DOCS = (PAGES / "kubernetes.md").read_text(encoding="utf-8")
 DIGEST = "sha256:" + "a" * 64
 VOLUMES = {"data_pvc": "sets:sst2/v1", "weights_pvc": "models", "out_pvc": "results:runs"}
 TOLD = {"nodes": 2, "preset": "tiny", "precision": "bf16", "steps": 5, "seed": 3, "set_": ("batch_size=8",)}

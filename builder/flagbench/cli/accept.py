@@ -14,10 +14,10 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from flagbench import complete
 from flagbench.accept.certificate import JUNIT, PAGE, certificate_of, files_of
 from flagbench.accept.from_records import accept_from_store
-from flagbench.accept.plan import LEAST_LAPS, AcceptanceClock, AcceptancePlan, plan_of
+from flagbench.accept.options import AcceptOptions
+from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, plan_of
 from flagbench.accept.run import Accepted, run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
 from flagbench.console.output import (
@@ -32,7 +32,8 @@ from flagbench.console.output import (
 from flagbench.console.page import Lines
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
-from flagbench.price import PRICE, price_here, price_of
+from flagbench.options import takes_options, words
+from flagbench.price import price_here, price_of
 from flagbench.records.bundle_documents import write_bundle
 from flagbench.records.store import open_store
 from flagbench.report.certificate_page import certificate_blocks
@@ -41,12 +42,6 @@ from flagbench.runs.target import ViaOption
 from flagbench.system.clock import utc_now
 from flagbench_core.exit_codes import ExitCode
 
-_MIN_MINUTES = 0.5
-"""The least of --minutes: starting a run takes up to 20 s."""
-_DEFAULT_MINUTES = 10.0
-"""The default of --minutes."""
-_MAX_MINUTES = 24 * 60
-"""The most of --minutes."""
 _EXIT_CODES = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}
 """The exit codes of the outcomes."""
 _OUTCOMES = (
@@ -58,37 +53,9 @@ _OUTCOMES = (
 """What leads to each outcome, for --dry-run."""
 
 
+@takes_options
 def command(
-    minutes: Annotated[
-        float,
-        typer.Option("--minutes", metavar="MINUTES", help=f"End after this time, at least {_MIN_MINUTES:g} minutes."),
-    ] = _DEFAULT_MINUTES,
-    gpus: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, help="Devices that must be present; on cpu, ranks. Default: all; on cpu, 2."),
-    ] = None,
-    case: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CASE[:STACK]",
-            autocompletion=complete.cases,
-            help="The case to run after the roofs. Default: the largest that fits, of those with published rows of "
-            "this device if there are any.",
-        ),
-    ] = None,
-    price: Annotated[
-        float | None, typer.Option(metavar="AMOUNT", help=f"What this machine costs per hour. Default: {PRICE}.")
-    ] = None,
-    soak: Annotated[
-        int | None,
-        typer.Option(
-            "--soak",
-            metavar="MINUTES",
-            min=LEAST_LAPS,
-            max=24 * 60,
-            help="Then measure the roofs of all devices in laps for this many minutes, in addition to --minutes.",
-        ),
-    ] = None,
+    options: AcceptOptions,
     via: ViaOption = None,
     out: Annotated[
         Path | None,
@@ -128,24 +95,27 @@ def command(
     The certificate, a page and JSON, is a bundle that `flagbench bundle verify` checks; --json prints it.
     """
     if from_store is not None or host is not None:
-        has_run_option = dry_run or minutes != _DEFAULT_MINUTES
-        has_run_option |= any(option is not None for option in (gpus, case, price, soak, via, store))
+        has_run_option = dry_run or via is not None or store is not None or bool(words(options))
         _check_from(from_store, host, has_run_option=has_run_option)
         code = _accept_from(from_store or "", host or "", out, junit, wide=wide, as_json=as_json)
         raise typer.Exit(int(code))
-    if not _MIN_MINUTES <= minutes <= _MAX_MINUTES:
-        raise FlagbenchError(
-            f"--minutes {minutes:g} is out of range", remedy=f"give {_MIN_MINUTES:g} to {_MAX_MINUTES}"
-        )
-    total_minutes = minutes + (soak or 0)
-    clock = AcceptanceClock(total_minutes)  # reading the catalog and the store, and planning, are part of the time
-    price_per_hour = _price_per_hour(price)
+    options.check_minutes()
+    clock = AcceptanceClock(
+        options.total_minutes
+    )  # reading the catalog and the store, and planning, are part of the time
+    price_per_hour = _price_per_hour(options.price)
     outputs = _outputs(out, junit, os.uname().nodename)
     catalog = load_catalog()
     records = open_usable_store(store)
-    plan = plan_of(catalog, minutes, gpus, case, via, records, soak)
-    asked = {"minutes": minutes, "gpus": gpus, "case": case, "price_per_hour": price_per_hour, "soak": soak}
-    _announce(plan, total_minutes)
+    plan = plan_of(catalog, options.minutes, options.gpus, options.case, via, records, options.soak)
+    asked = {
+        "minutes": options.minutes,
+        "gpus": options.gpus,
+        "case": options.case,
+        "price_per_hour": price_per_hour,
+        "soak": options.soak,
+    }
+    _announce(plan, options.total_minutes)
     if dry_run:
         _announce_outcomes()
         return

@@ -55,6 +55,8 @@ COMMANDS: dict[str, str] = {}
 for _commands in GROUPS.values():
     COMMANDS.update(_commands)
 """The commands of all groups."""
+SECOND_WORDS = {"job accept": "job_accept"}
+"""The modules of commands that are chosen by the first argument of another one, and have options of their own."""
 HIDDEN = {"manifests"}
 """Commands that --help does not list: only those who work on flagbench need them."""
 _MAX_HELP_LENGTH = 1000
@@ -78,7 +80,7 @@ def load(name: str) -> Any:
             registered.cls = Command
     command = get_command(group)
     command.name = name
-    command.help = command.help or COMMANDS[name]
+    command.help = command.help or COMMANDS.get(name)
     command.hidden = name in HIDDEN
     return command
 
@@ -145,6 +147,13 @@ class Commands(_NamesCommandInErrors, TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         return load(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The name and the command that the arguments begin with, and the other arguments."""
+        words = " ".join(args[:2])
+        if words in SECOND_WORDS:
+            return words, load(SECOND_WORDS[words]), args[2:]
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Complete the name of a command."""

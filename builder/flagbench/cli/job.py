@@ -58,6 +58,7 @@ def command(
     """Print a job that runs a case on a cluster: for `kubectl apply -f -`, or a batch script for `sbatch`.
 
     The image's own arguments mean what they mean for `flagbench run`. Only --submit creates anything in a cluster.
+    `flagbench job accept` prints jobs that accept nodes, with options of its own: see its --help.
     """
     if send and out is not None:
         raise FlagbenchError("--out and --submit contradict each other", remedy="give one of them")
@@ -65,7 +66,9 @@ def command(
     _refuse_options_of_others(options, for_)
     case, stack = resolve_image(image_name, load_catalog_without_claims())
     maker = JOB_MAKERS[for_]
-    nodes = _read_nodes(each_node)
+    nodes = None
+    if each_node is not None:
+        nodes = read_each_node(each_node)
     request = maker.request(case, stack, run, job, options[for_], nodes)
     text = maker.render(request)
     for warning in request.warnings():
@@ -100,13 +103,11 @@ def _refuse_options_of_others(options: Mapping[Scheduler, Any], scheduler: Sched
             )
 
 
-def _read_nodes(each_node: Path | None) -> EachNode | None:
-    """The nodes of --each-node; None if it was not given. Raises FlagbenchError (USAGE) for an unusable name."""
-    if each_node is None:
-        return None
-    names = read_hosts(each_node, "--each-node")
+def read_each_node(path: Path) -> EachNode:
+    """The nodes of --each-node. Raises FlagbenchError (USAGE) for an unusable list or name."""
+    names = read_hosts(path, "--each-node")
     check_node_names(names, "--each-node")
-    return EachNode(names, str(each_node))
+    return EachNode(names, str(path))
 
 
 def _submitted(request: KubernetesRequest) -> dict[str, Any]:

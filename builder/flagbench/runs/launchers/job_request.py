@@ -7,7 +7,7 @@ options that only this scheduler has.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
@@ -99,7 +99,7 @@ class JobRequest(ABC):
         # These properties parse options when they are read first, and raise for those that are not valid.
         _ = self.config
         _ = self.environment
-        self._check_words()
+        check_words(self.command())
         self._check_image()
 
     @cached_property
@@ -156,15 +156,6 @@ class JobRequest(ABC):
             return []
         return [f"clusters pull {self.image} from docker.io; name your registry with --registry or --image"]
 
-    def _check_words(self) -> None:
-        """Refuse a value that cannot be in a job, and one that looks like a secret: the job shows the command."""
-        for word in self.command():
-            option = word.partition("=")[0]
-            if fault := text_fault(word):
-                raise FlagbenchError(f"the value of {option} {fault}", remedy="leave it out")
-            if not word.startswith(_NAMES):
-                refuse_secret(option, "", word)
-
     def _check_image(self) -> None:
         """Refuse two names of the image, one in a bucket, and one that may mean another image tomorrow."""
         if self.job.image is not None and self.job.registry is not None:
@@ -184,6 +175,19 @@ class JobRequest(ABC):
                 f"{option} {self.image!r}, which {fault}",
                 remedy="write [HOST[:PORT]/]NAME:TAG with a tag that does not move, or NAME@sha256:DIGEST",
             )
+
+
+def check_words(command: Iterable[str]) -> None:
+    """Raise FlagbenchError (USAGE) for a word of the command that cannot be in a job, or looks like a secret.
+
+    A job shows the command that prints it again.
+    """
+    for word in command:
+        option = word.partition("=")[0]
+        if fault := text_fault(word):
+            raise FlagbenchError(f"the value of {option} {fault}", remedy="leave it out")
+        if not word.startswith(_NAMES):
+            refuse_secret(option, "", word)
 
 
 def image_fault(image: str) -> str | None:

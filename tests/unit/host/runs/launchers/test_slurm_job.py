@@ -230,3 +230,40 @@ def test_names_of_nodes_are_names(tmp_path: Path, scheduler: str, name: str, fla
     nodes.write_text(f"{name}\n")
     code, out, err = flagbench(f"job distilbert:a100 --for {scheduler} --each-node {nodes}")
     assert (code, out, "--each-node" in err) == (2, "", True)
+
+
+def test_each_node_is_accepted(
+    tmp_path: Path, flagbench: Flagbench, submitted: Submit, cluster: Callable[..., Started]
+) -> None:
+    (tmp_path / "nodes.txt").write_text("gpu-1\ngpu-2\n")
+    accept = f"job accept --for slurm --each-node {tmp_path}/nodes.txt"
+    ended = flagbench(f"{accept} --gpus 8 --minutes 12.5 --soak 60 --store s3://bench/nodes", "--out", "$(id) 'x'")
+    assert (ended.code, ended.err) == (0, "")
+    assert [words[1] for words in submitted(ended.out)] == [f"--job-name=flagbench-accept-gpu-{n}" for n in (1, 2)]
+    job = (tmp_path / "job-0").read_text()
+    assert {"--gpus-per-node=8", "--time=103", "--exclusive", "--signal=TERM@120"} <= directives(job)
+    started = cluster(job)
+    assert started.words == [
+        *("--cpu-bind=none", "flagbench", "accept", "--via=native"),
+        *("--minutes=12.5", "--gpus=8", "--soak=60", "--store=s3://bench/nodes", "--out=$(id) 'x'/gpu1-123.tar.gz"),
+    ]
+    assert started.code == 4
+    on_processors = flagbench(f"{accept} --gpus 2 --case distilbert:cpu").out
+    assert "--gpus-per-node" not in on_processors
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--for kubernetes", "job roofs:STACK"),
+        ("--for slurm --minutes 0", "--minutes"),
+        ("--for slurm --case distilbret", "distilbert"),
+        ("--for slurm --nodes 2", "--nodes"),
+        ("--for slurm --store s3://b", "--store"),
+        ("--for slurm --store s3://AKIA:hunter2@bucket/x", "--store"),
+    ],
+)
+def test_what_cannot_be_accepted(tmp_path: Path, words: str, named: str, flagbench: Flagbench) -> None:
+    (tmp_path / "nodes.txt").write_text("gpu-1\n")
+    code, out, err = flagbench(f"job accept --each-node {tmp_path}/nodes.txt {words}")
+    assert (code, out, named in err) == (2, "", True)
