@@ -13,7 +13,7 @@ import sys
 import tarfile
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +105,16 @@ class Site:
             start_new_session=True,
         )
 
-    def template(self, step: str) -> str:
-        """The path of a template whose stack has this step before the others."""
-        path = self.folder / "step.j2"
+    @contextmanager
+    def first_step(self, step: str) -> Iterator[None]:
+        """Within the `with` block, the template of the stack has this step before the others."""
+        path = self.folder / "images" / "templates" / "stacks" / f"{self.stack}.j2"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'{{% extends "stack.j2" %}}{{% block base_check %}}\nRUN {step}\n{{% endblock %}}\n')
-        return str(path)
+        try:
+            yield
+        finally:
+            path.unlink()
 
     def _environment(self, **more: str) -> dict[str, str]:
         """Of the command: the folders of this site, a mirror of Debian where one is set, and no other option."""
@@ -280,8 +285,8 @@ def test_what_a_case_needs_is_compiled_once_for_a_base(first: dict[str, Any], si
 
 def test_a_failing_step_is_told_and_nothing_is_tagged(first: dict[str, Any], site: Site) -> None:
     before = site.image()
-    template = site.template("echo about to fail && exit 3")
-    done = site.build("distilbert", "--template", template, check=False)
+    with site.first_step("echo about to fail && exit 3"):
+        done = site.build("distilbert", check=False)
     assert done.returncode == 8
     assert "about to fail\n" in done.stderr
     assert "exit code: 3" in done.stderr.partition("error: ")[2]
@@ -303,13 +308,14 @@ def running(marker: str) -> bool:
 def test_an_interrupt_stops_the_step_and_the_client(first: dict[str, Any], site: Site, number: int) -> None:
     need(Path("/var/run/docker.sock").exists(), "a Docker Engine on this machine")
     before, marker = site.image(), f"/tmp/{uuid.uuid4().hex}"
-    building = site.start("distilbert", "--template", site.template(f"exec tail -f /dev/null {marker}"))
-    try:
-        wait_until(lambda: running(marker) or building.poll() is not None, 60)
-        building.send_signal(number)
-        out, err = building.communicate(timeout=30)
-    finally:
-        building.kill()
+    with site.first_step(f"exec tail -f /dev/null {marker}"):
+        building = site.start("distilbert")
+        try:
+            wait_until(lambda: running(marker) or building.poll() is not None, 60)
+            building.send_signal(number)
+            out, err = building.communicate(timeout=30)
+        finally:
+            building.kill()
     assert building.returncode == 7
     assert "error: interrupted" in err
     assert out == ""

@@ -197,11 +197,14 @@ COMPILED = {stack: [each["name"] for each in real_manifest(stack)["build"]["comp
 
 @pytest.fixture(scope="module")
 def needy(tmp_path_factory, wheelhouse):
-    """A catalog whose case glm needs every package that any stack compiles."""
+    """A catalog whose case glm needs every package that any stack compiles; of each, it reads the metadata."""
     made = Builds(tmp_path_factory.mktemp("needy"), wheelhouse)
     case = made.manifests / "cases" / "glm.yaml"
     needs = sorted({name for names in COMPILED.values() for name in names})
     case.write_text("%s\nneeds: %s\n" % (case.read_text(encoding="utf-8"), json.dumps(needs)), encoding="utf-8")
+    template = made.images / "templates" / "cases" / "glm.j2"
+    template.parent.mkdir(parents=True)
+    template.write_bytes(METADATA.read_bytes())
     return made
 
 
@@ -209,7 +212,7 @@ def needy(tmp_path_factory, wheelhouse):
 def test_every_package_to_compile_tells_its_metadata(stack, needy, base, docker_client):
     """Its setup runs there: what that imports and starts, such as git, the stage has to have."""
     name = PREFIX + stack
-    needy.build("glm:%s" % name, "--base", base(CHANGES[stack].base), "--template", str(METADATA))
+    needy.build("glm:%s" % name, "--base", base(CHANGES[stack].base))
     listed = in_container(docker_client, "flagbench/glm:%s" % name, "ls", "/opt/metadata").decode().split()
     locked = {entry.name: entry.version for entry in read_lock(needy.stack(name), needy.images).entries}
     assert sorted(listed) == sorted(

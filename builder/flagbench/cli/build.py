@@ -79,9 +79,6 @@ def command(
         bool,
         typer.Option("--allow-unlocked", help="Build although the stack's lock file leaves something unresolved."),
     ] = False,
-    template: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A template that extends stack.j2 or case.j2.")
-    ] = None,
     source: Annotated[
         str | None,
         typer.Option(
@@ -116,7 +113,6 @@ def command(
         wheelhouse=wheelhouse,
         no_cache=no_cache,
         allow_unlocked=allow_unlocked,
-        template=template,
         source_url=source,
     )
     catalog = load_catalog_without_claims()

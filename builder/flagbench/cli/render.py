@@ -30,9 +30,6 @@ def command(
     check: Annotated[
         bool, typer.Option("--check", help="With --all: compare with the committed Dockerfiles, write nothing.")
     ] = False,
-    template: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A template that extends stack.j2 or case.j2.")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print an image's Dockerfiles, or write its build directories.
@@ -50,9 +47,9 @@ def command(
     --json prints {"images": [{"name", "digest", "files": [PATH, ...], "dockerfile", "folder"}]}, the folder with -o
     only; with --all alone {"changed": [PATH, ...]}, and with --check {"differs": [{"path", "diff"}]}.
     """
-    _check_combination(image, out, template, every=every, check=check)
+    _check_combination(image, out, every=every, check=check)
     catalog = load_catalog_without_claims()
-    renderer = ImageRenderer(catalog, template)
+    renderer = ImageRenderer(catalog)
     if image is not None:
         _show(renderer.render_tiers(find_target(image, catalog)), out, as_json)
     elif out is not None:
@@ -63,24 +60,17 @@ def command(
         _refresh(renderer, as_json)
 
 
-def _check_combination(
-    image: str | None, out: Path | None, template: Path | None, *, every: bool, check: bool
-) -> None:
+def _check_combination(image: str | None, out: Path | None, *, every: bool, check: bool) -> None:
     """Raise FlagbenchError (USAGE) for options that exclude each other."""
     names_one_image = image is not None
     if names_one_image == every:
         raise FlagbenchError(
             "name one image, or all of them", remedy="write CASE:STACK, the name of a stack, or --all"
         )
-    changes_images = out is not None or template is not None
-    if check and (names_one_image or changes_images):
+    if check and (names_one_image or out is not None):
         raise FlagbenchError(
             "--check compares the committed Dockerfiles, all of them and as they are",
             remedy="write `flagbench render --all --check`",
-        )
-    if every and template is not None and out is None:
-        raise FlagbenchError(
-            "a template of your own is not what is committed", remedy="write its images elsewhere with -o DIR"
         )
 
 

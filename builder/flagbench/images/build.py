@@ -215,11 +215,11 @@ class ImageBuilder:
     """Builds images of one catalog with one engine. A stack's image is built only once for all of its cases."""
 
     def __init__(self, catalog: Catalog, options: BuildOptions, engine: DockerEngine, progress: Progress) -> None:
-        """Read the templates. Raises FlagbenchError if the template of the options cannot be used."""
+        """Read the code that images contain."""
         self._options = options
         self._engine = engine
         self._progress = progress
-        self._renderer = ImageRenderer(catalog, options.template)
+        self._renderer = ImageRenderer(catalog)
         self._secrets = credentials_of(options, os.environ)
         self._revision = commit()
         """The commit of the checkout; None if it is not known."""

@@ -36,7 +36,7 @@ _MAX_NAMED_PACKAGES = 8
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """The options of a build; only `base`, `template` and `source_url` change the image.
+    """The options of a build; only `base` and `source_url` change the image.
 
     Raises FlagbenchError (USAGE) for an invalid value; the content of files is checked by `make_inputs`.
     """
@@ -57,8 +57,6 @@ class BuildOptions:
     """Whether to run every step again."""
     allow_unlocked: bool = False
     """Whether to build although the stack's lock leaves something unresolved."""
-    template: Path | None = None
-    """A template that extends stack.j2 or case.j2."""
     source_url: str | None = None
     """URL of the code that images are built from, for their label; the option `--source`."""
 

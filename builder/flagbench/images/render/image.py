@@ -61,18 +61,11 @@ def find_target(name: str, catalog: Catalog) -> ImageTarget:
 class ImageRenderer:
     """Renders the images of a catalog."""
 
-    def __init__(self, catalog: Catalog, template: Path | None = None) -> None:
-        """Read the code that images contain, and the templates.
-
-        Args:
-            template: a user's template, which replaces that of the tier that it extends.
-
-        Raises FlagbenchError (usage, or build failed) if the user's template cannot be used.
-        """
+    def __init__(self, catalog: Catalog) -> None:
+        """Read the code that images contain."""
         self.catalog = catalog
-        self._template = template
         self._images = images_root(catalog)
-        self._templates = Templates(self._images, template)
+        self._templates = Templates(self._images)
         self._code = read_code(*image_packages(catalog))
         self._locks: dict[str, Lock] = {}
 
@@ -125,8 +118,7 @@ class ImageRenderer:
     def refresh(self) -> list[str]:
         """Bring the committed files up to date; returns the paths that were written or removed.
 
-        Must not be called with a user's template, which is not what is committed. Raises FlagbenchError (USAGE)
-        outside a checkout.
+        Raises FlagbenchError (USAGE) outside a checkout.
         """
         images = self.committed_folder()
         return write_stale(images, find_stale(images, self._render_committed(), _COMMITTED_PATTERNS))

@@ -5,7 +5,6 @@ Stacks and cases are rendered with `Templates`. An error in a template is report
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,17 +12,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateError, TemplateNotFound, nodes
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound
 
 import flagbench_core
 from flagbench.errors import FlagbenchError
 from flagbench.images.render.quoting import env_value, exec_form, one_line, sh_quote
 from flagbench.manifests.model import Catalog
-from flagbench.system.files import read_text
 from flagbench_core.exit_codes import ExitCode
-
-_TIER = re.compile(r"(stack|case)(\.j2|s/.*)")
-"""The name of a template, `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`; the first group is its tier."""
 
 
 def images_root(catalog: Catalog) -> Path:
@@ -73,16 +68,11 @@ def image_packages(catalog: Catalog) -> list[Path]:
 class Templates:
     """The templates of both tiers, `stack` and `case`, and the files that steps of a build need."""
 
-    def __init__(self, images: Path, template: Path | None = None) -> None:
-        """Read a user's template, if there is one.
+    def __init__(self, images: Path) -> None:
+        """Set up Jinja.
 
         Args:
             images: the folder with templates/ and files/; any that it lacks are taken from flagbench's own folder.
-            template: a user's template, which replaces those of the tier that it extends.
-
-        Raises:
-            FlagbenchError: (USAGE) the user's template cannot be read; (BUILD_FAILED) it extends neither tier's
-                template, or overrides a block that this does not have, which would change nothing.
         """
         self._folders = (images, shipped_images())
         self._env = Environment(
@@ -100,12 +90,6 @@ class Templates:
             "one_line": one_line,
             "exec_form": exec_form,
         }
-        self._user_templates: dict[str, Template] = {}
-        """The user's template, if there is one, by its tier."""
-        if template is not None:
-            with _template_errors():
-                tier, user_template = self._read_user_template(template)
-            self._user_templates[tier] = user_template
 
     def render(self, tier: str, name: str, values: Mapping[str, Any]) -> str:
         """Render the Dockerfile of a stack or a case.
@@ -118,9 +102,7 @@ class Templates:
         Raises FlagbenchError (BUILD_FAILED) for an error in a template, with file and line.
         """
         with _template_errors():
-            template = self._user_templates.get(tier)
-            if template is None:
-                template = self._env.select_template([f"{tier}s/{name}.j2", f"{tier}.j2"])
+            template = self._env.select_template([f"{tier}s/{name}.j2", f"{tier}.j2"])
             return template.render(values)
 
     def read_file(self, name: str) -> bytes:
@@ -130,49 +112,6 @@ class Templates:
             if path.is_file():
                 return path.read_bytes()
         raise FileNotFoundError(name)
-
-    def _read_user_template(self, path: Path) -> tuple[str, Template]:
-        """Read a user's template; returns the tier that it extends, and the compiled template."""
-        source = _read_source(path)
-        tree = self._env.parse(source, filename=str(path))
-        extended = _extended_template(tree)
-        match = _TIER.fullmatch(extended)
-        if match is None:
-            raise FlagbenchError(
-                f"{path} extends neither stack.j2 nor case.j2",
-                remedy='begin it with {% extends "stack.j2" %} or {% extends "case.j2" %} and override one block',
-                code=ExitCode.BUILD_FAILED,
-            )
-        tier = match[1]
-        # A template in stacks/ or cases/ inherits the blocks of stack.j2 or case.j2.
-        blocks = {*self._env.get_template(extended).blocks, *self._env.get_template(f"{tier}.j2").blocks}
-        # Blocks inside an overridden block are the user's own; only the outermost have to exist already.
-        for block in tree.body:
-            if isinstance(block, nodes.Block) and block.name not in blocks:
-                raise FlagbenchError(
-                    f"{path}:{block.lineno}: {extended} has no block '{block.name}' to override",
-                    remedy=f"its blocks are: {', '.join(sorted(blocks))}",
-                    code=ExitCode.BUILD_FAILED,
-                )
-        # `from_string` would compile it without a name; with its path as the name, an error shows file and line.
-        code = self._env.compile(source, name=str(path), filename=str(path))
-        return tier, self._env.template_class.from_code(self._env, code, self._env.make_globals(None))
-
-
-def _extended_template(tree: nodes.Template) -> str:
-    """The name of the template that a parsed template extends; empty if it extends none, or one by a variable."""
-    extends = tree.find(nodes.Extends)
-    if extends is None or not isinstance(extends.template, nodes.Const):
-        return ""
-    return str(extends.template.value)
-
-
-def _read_source(path: Path) -> str:
-    """Read the text of a user's template. Raises FlagbenchError (USAGE) if it cannot be read."""
-    try:
-        return read_text(path)
-    except (OSError, ValueError) as error:
-        raise FlagbenchError(f"{path} cannot be read: {error}", remedy="name a readable file of UTF-8 text") from None
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -76,20 +75,6 @@ def full(catalog: Catalog) -> Stack:
     )
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a user's template: a whole one, or what overrides a block of `stack.j2` or `case.j2`."""
-
-    def to_file(text: str, block: str = "", tier: str = "stack") -> Path:
-        path = tmp_path / "mine.j2"
-        if block:
-            text = f'{{% extends "{tier}.j2" %}}\n{{% block {block} %}}\n{text}\n{{% endblock %}}\n'
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return to_file
-
-
 def lock_of(
     stack: Stack, *, digest: str | None = DIGEST, unresolved: tuple[str, ...] = (), extra: tuple[str, ...] = ()
 ) -> Lock:
@@ -113,10 +98,9 @@ def lock_of(
 
 @pytest.fixture(scope="session")
 def stack_image(templates: Templates) -> Render:
-    """Renders a stack, with a lock made up for it and perhaps a user's template."""
+    """Renders a stack, with a lock made up for it."""
 
-    def render(stack: Stack, template: Path | None = None, **lock: Any) -> BuildDirectory:
-        chosen = Templates(shipped_images(), template) if template else templates
-        return render_stack(stack, lock_of(stack, **lock), chosen)
+    def render(stack: Stack, **lock: Any) -> BuildDirectory:
+        return render_stack(stack, lock_of(stack, **lock), templates)
 
     return render

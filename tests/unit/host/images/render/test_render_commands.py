@@ -101,7 +101,6 @@ def test_a_stale_dockerfile_is_shown_and_refreshed(run: Run, checkout: Path) -> 
         ["render", "cpu", "--all"],
         ["render", "cpu", "--check"],
         ["render", "--all", "--check", "-o", "x"],
-        ["render", "--all", "--template", "x.j2"],
         ["render", "distilbert:cpuu"],
     ],
 )
