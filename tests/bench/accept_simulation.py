@@ -60,7 +60,6 @@ POWER_CAP = Fault(
     telemetry={"power_limit_w": 400.0, "power_max_w": 401.0, "throttle_seconds": {"sw_power_cap": 40.0}},
 )
 HEAT = Fault(telemetry={"throttle_seconds": {"hw_thermal_slowdown": 8.0}})
-LINK_DOWN = {"nvlinks_up": [*range(17)], "nvlinks_down": [17]}
 FOREIGN = Fault(
     0.7,
     look={"foreign": ["python (pid 4711)"]},
@@ -132,18 +131,9 @@ SCENARIOS = (
     drained("8 H100 products of one 20 % slow", EIGHT, Fault(0.8, PRODUCTS, 5)),
     drained("8 H100 memory of one 20 % slow", EIGHT, Fault(0.8, MEMORY, 5)),
     faulty("H100 slowed by heat for 8 s", ONE, HEAT),
-    *(drained(f"8 H100, Xid {code} of one", EIGHT, Fault(rank=5, xid=code)) for code in (48, 64, 79, 95, 140)),
-    drained("8 H100, a row of one not replaced", EIGHT, Fault(rank=5, health={"row_remap_failed": True})),
-    drained("8 H100, one to drain and reset", EIGHT, Fault(rank=5, health={"recovery_action": 4})),
-    drained("8 H100, an NVLink of one went down", EIGHT, Fault(rank=5, health=LINK_DOWN)),
+    drained("8 H100, Xid 79 of one", EIGHT, Fault(rank=5, xid=79)),
     drained("8 H100, one is lost", EIGHT, Fault(rank=5, health={"unanswered": "GPU is lost"})),
-    *(faulty(f"8 H100, Xid {code} of one", EIGHT, Fault(rank=5, xid=code)) for code in (74, 94, 119, 120)),
-    *(
-        faulty(f"8 H100, recovery action {action} of one", EIGHT, Fault(rank=5, health={"recovery_action": action}))
-        for action in (1, 2, 3, 5, 6, 7)
-    ),
-    faulty("8 H100, a row of one is pending", EIGHT, Fault(rank=5, health={"row_remap_pending": True})),
-    faulty("8 H100, fabric unhealthy", EIGHT, Fault(rank=5, health={"fabric_health": 2})),
+    faulty("8 H100, Xid 74 of one", EIGHT, Fault(rank=5, xid=74)),
     kept("8 H100, contained errors of one", EIGHT, Fault(rank=5, health={"ecc_uncorrected": 1}, xid=94)),
     kept("H100 at a power limit of 400 W", ONE, POWER_CAP),
     kept("H100 beside another process, 30 % slow", ONE, FOREIGN),
