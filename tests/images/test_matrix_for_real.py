@@ -112,8 +112,14 @@ def base(docker_engine, debian):
     need(sys.version_info[:2] == (3, 11), "Python 3.11, which Debian 12 has too")
     python38 = os.environ.get("FLAGBENCH_STANDIN_PYTHON38") or os.path.join(ROOT, ".venv-3.8", "bin", "python")
     need(os.path.exists(python38), "Python 3.8 with torch 1.12.1 at %s (FLAGBENCH_STANDIN_PYTHON38)" % python38)
-    every = bases(python38, sys.executable)
-    return lambda name: debian if name == "debian" else ensure(name, every, docker_engine)
+    serving = Path(sys.prefix, "serving")
+    every = bases(python38, sys.executable, serving)
+
+    def base(name):
+        need(name != "vllm" or serving.is_dir(), "vLLM (`make .venv/.serving`)")
+        return debian if name == "debian" else ensure(name, every, docker_engine)
+
+    return base
 
 
 @pytest.mark.parametrize("stack", CHANGES)
@@ -157,7 +163,7 @@ def runs(case, stack):
     """Whether the image of a case can be built on the stand-in of a stack: flash-attn's compilation needs nvcc."""
     compiled = {each["name"] for each in real_manifest(stack)["build"]["compiled"]}
     needs_nvcc = {"flash-attn"} & compiled & set(CATALOG.cases[case].needs)
-    return stack not in CATALOG.cases[case].does_not_run and not needs_nvcc
+    return case in CATALOG.stacks[stack].runs and not needs_nvcc
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,23 @@ LABEL = "dev.flagbench.standin"
 TORCH_1 = ("torch", "numpy", "typing_extensions")
 # pip too: Debian's own never uninstalls what its distribution installed, as the vendors' upstream pip tries to.
 TORCH_2 = (*TORCH_1, "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "pip", "setuptools", "sympy")
+# What vLLM imports beside torch and its own folder.
+VLLM = (
+    *("transformers", "tokenizers", "safetensors", "sentencepiece", "huggingface_hub", "regex", "tqdm", "packaging"),
+    *(
+        "pyyaml",
+        "requests",
+        "charset-normalizer",
+        "urllib3",
+        "certifi",
+        "idna",
+        "httpx2",
+        "httpcore2",
+        "h11",
+        "anyio",
+    ),
+    *("truststore", "annotated-doc", "msgspec", "psutil"),
+)
 
 # Of no use at run time, and a large part of the files.
 LEFT_OUT = ("/test/", "/tests/", "/torch/include/", "/share/", "/__pycache__/", "/idlelib/", "/turtledemo/")
@@ -55,6 +72,8 @@ class Base(NamedTuple):
     dockerfile: str
     python: Python | None
     below: str | None = None
+    folder: Path | None = None
+    """A folder of packages that is taken too."""
 
 
 def image(name: str) -> str:
@@ -62,12 +81,13 @@ def image(name: str) -> str:
     return f"{PREFIX}/{name}:latest"
 
 
-def bases(python38: str, python311: str) -> dict[str, Base]:
+def bases(python38: str, python311: str, serving: Path) -> dict[str, Base]:
     """Every stand-in that has to be built, by name.
 
     Args:
         python38: an interpreter of Python 3.8 whose environment has torch 1.12.
         python311: one of Python 3.11 whose environment has a torch for processors.
+        serving: the folder with vLLM of `make .venv/.serving`.
     """
     return {
         "python38": Base("python38", Python(python38, TORCH_1, with_prefix=True)),
@@ -76,6 +96,7 @@ def bases(python38: str, python311: str) -> dict[str, Base]:
         "toolkit": Base("toolkit", None, below="cuda"),
         "hopper": Base("hopper", None, below="torch"),
         "conda": Base("conda", None, below="torch"),
+        "vllm": Base("vllm", Python(python311, VLLM, with_prefix=False), below="torch", folder=serving),
     }
 
 
@@ -85,6 +106,10 @@ def ensure(name: str, every: dict[str, Base], engine: DockerEngine) -> str:
     below = None if base.below is None else ensure(base.below, every, engine)
     dockerfile = (FOLDER / f"{base.dockerfile}.Dockerfile").read_text(encoding="utf-8")
     inputs = {} if base.python is None else _inputs(base.python)
+    if base.folder is not None:
+        for path in base.folder.rglob("*"):
+            if path.is_file() and _wanted(f"/{path.relative_to(base.folder)}"):
+                inputs[f"folder/{path.relative_to(base.folder)}"] = path
     found = engine.inspect(below or DEBIAN)
     assert found is not None, f"there is no image {below or DEBIAN}"
     key = _key(found.id, dockerfile, inputs)

@@ -66,6 +66,7 @@ CHANGES = {
     "c500-maca2.18": Change(base="python38", torch="1.12.1"),
     "c500-maca3": Change(base="conda", torch="2.13", python="3.11"),
     "cuda13": Change(base="hopper", torch="2.13", python="3.11"),
+    "vllm-cuda13": Change(base="vllm", torch="2.13", python="3.11"),
 }
 
 

@@ -29,7 +29,7 @@ from flagbench.images.docker_archive import Config, ImageManifest, Layer, damage
 from flagbench.images.docker_errors import EngineError
 from flagbench.images.render.directory import tar_chunks
 from flagbench.manifests.load import load_catalog_without_claims
-from flagbench.manifests.lookup import require_base, resolve_image
+from flagbench.manifests.lookup import require_image, resolve_image
 
 _WRONG_LAYER = re.compile(r"(?i)diff ?id")
 """An engine's error matches it if the content of a layer does not have the diff id in the configuration."""
@@ -81,7 +81,7 @@ def find_in_bucket(image: str, bucket: str | None) -> BucketImage:
             remedy="name its bucket with --from s3://BUCKET; `docker pull` pulls from a registry",
         )
     case, stack = resolve_image(image, load_catalog_without_claims())
-    require_base(stack)
+    require_image(case, stack)
     local_name = image_of(case.name, stack.name)
     if not is_in_bucket(bucket):
         raise FlagbenchError(

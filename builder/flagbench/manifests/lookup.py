@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -60,7 +61,11 @@ def get_stack(name: str, catalog: Catalog) -> Stack:
 
     Raises UnknownNameError (USAGE) if there is none.
     """
-    stack = _find_stack(name, catalog)
+    return _select_devices(name, _find_stack(name, catalog))
+
+
+def _select_devices(name: str, stack: Stack) -> Stack:
+    """Keep only the accelerators of that name, if it is the name of some of the stack's devices."""
     devices = devices_named(name, stack.accelerators)
     if devices in ((), stack.accelerators):
         return stack
@@ -107,8 +112,50 @@ def require_base(stack: Stack) -> Base:
     return stack.base
 
 
+def require_image(case: Case, stack: Stack) -> Base:
+    """Return the base of a case's image on a stack.
+
+    Raises UnknownNameError (USAGE) if there is no such image, so that the case only runs natively there.
+    """
+    base = require_base(stack)
+    module = missing_module(case, stack)
+    if module is not None:
+        name = f"{case.name}:{stack.name}"
+        raise UnknownNameError(
+            f"there is no image {name}, because the case imports {module}: {stack.build.left_out[module]}",
+            remedy=native_remedy(name, module, stack) or f"run it natively: `flagbench run {name} --via native`",
+        )
+    return base
+
+
+def missing_module(case: Case, stack: Stack) -> str | None:
+    """Find a module that a case imports and the images of a stack leave out; None if the case has an image there."""
+    for module in case.imports:
+        if module in stack.build.left_out:
+            return module
+    return None
+
+
+def native_remedy(image: str, module: str, stack: Stack) -> str | None:
+    """Write the commands that install a module into a folder and run natively with it.
+
+    Returns None if images/locks has no lock of that module for native runs on the stack.
+
+    Args:
+        image: `case:stack`, as a command line names it.
+    """
+    lock = stack.path.parents[2] / "images" / "locks" / f"{module}-{stack.name}.txt"
+    if not lock.is_file():
+        return None
+    install = f"python -m pip install --no-deps --target {lock.stem} -r {shlex.quote(str(lock))}"
+    return f"run `{install}`, then `PYTHONPATH=$PWD/{lock.stem} flagbench run {image}`"
+
+
 def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
     """Find the case and the stack that `case:stack` names, such as `distilbert:cpu`; see `get_stack`.
+
+    If the stack does not run the case, and its name is that of devices, another stack with such devices is taken:
+    `h100` selects cuda13, but for a case that serves vllm-cuda13.
 
     A leading `flagbench/`, as in the image's name in a registry, is accepted.
 
@@ -121,6 +168,9 @@ def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
     case = catalog_get(catalog.cases, case_name, kind="case")
     stack = get_stack(stack_name, catalog)
     if case.name not in stack.runs:
+        for candidate in catalog.stacks.values():
+            if case.name in candidate.runs and devices_named(stack_name, candidate.accelerators):
+                return case, _select_devices(stack_name, candidate)
         stacks = [candidate.name for candidate in catalog.stacks.values() if case.name in candidate.runs]
         reason = stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name)
         raise UnknownNameError(

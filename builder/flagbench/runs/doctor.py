@@ -32,6 +32,7 @@ from flagbench.machine.diagnosis import (
 from flagbench.machine.health import MachineHealth
 from flagbench.machine.look import MachineFacts, look_at_machine
 from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import missing_module, native_remedy
 from flagbench.manifests.model import Catalog
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import open_store
@@ -130,16 +131,18 @@ def check_native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
             for module in sorted(case.imports):
                 cases_by_module.setdefault(module, []).append(case.name)
     for module, cases in cases_by_module.items():
-        yield _check_package(module, cases)
+        yield _check_package(module, cases, catalog)
 
 
-def _check_package(module: str, cases: Sequence[str]) -> Diagnosis:
+def _check_package(module: str, cases: Sequence[str], catalog: Catalog | None) -> Diagnosis:
     """Check that a module is installed. `cases`: the names of those that import it, if not all do."""
     if importlib.util.find_spec(module) is None:
         detail = "not installed"
-        if cases:
+        remedy = _NATIVE_REMEDY
+        if cases and catalog is not None:
             detail += f"; imported by {', '.join(cases)}"
-        return Diagnosis(module, Level.WARN, detail, _NATIVE_REMEDY)
+            remedy = native_remedy(f"{cases[0]}:cpu", module, catalog.stacks["cpu"]) or _NATIVE_REMEDY
+        return Diagnosis(module, Level.WARN, detail, remedy)
     distribution = _DISTRIBUTIONS.get(module, module.replace("_", "-"))
     try:
         version = importlib.metadata.version(distribution)
@@ -230,6 +233,7 @@ def _image_names(catalog: Catalog | None) -> list[str]:
     if catalog is None:
         return names
     for stack in catalog.stacks.values():
-        if stack.base:
-            names += [f"{case}:{stack.name}" for case in stack.runs]
+        for name in stack.runs:
+            if stack.base and missing_module(catalog.cases[name], stack) is None:
+                names.append(f"{name}:{stack.name}")
     return sorted(names)

@@ -19,7 +19,7 @@ from flagbench.images.render.directory import BuildDirectory
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates, image_packages, images_root
 from flagbench.manifests.compile import committed_text, find_stale, write_stale
-from flagbench.manifests.lookup import get_stack, require_base, resolve_image
+from flagbench.manifests.lookup import get_stack, missing_module, require_base, require_image, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
 
@@ -51,11 +51,11 @@ def find_target(name: str, catalog: Catalog) -> ImageTarget:
     # A case alone is not the name of an image either; `resolve_image` raises the error that says how to write one.
     if ":" in name or name in catalog.cases:
         case, stack = resolve_image(name, catalog)
-        target = ImageTarget(case, stack)
-    else:
-        target = ImageTarget(None, get_stack(name, catalog))
-    require_base(target.stack)
-    return target
+        require_image(case, stack)
+        return ImageTarget(case, stack)
+    stack = get_stack(name, catalog)
+    require_base(stack)
+    return ImageTarget(None, stack)
 
 
 class ImageRenderer:
@@ -95,14 +95,16 @@ class ImageRenderer:
         return tiers
 
     def render_matrix(self) -> Iterator[BuildDirectory]:
-        """Render every stack that has images, by name, each followed by the cases that it runs."""
+        """Render every stack that has images, by name, each followed by the cases that have an image on it."""
         for _, stack in sorted(self.catalog.stacks.items()):
             if stack.base is None:
                 continue
             stack_directory = self.render_stack(stack)
             yield stack_directory
             for name in stack.runs:
-                yield self.render_case(self.catalog.cases[name], stack, stack_directory)
+                case = self.catalog.cases[name]
+                if missing_module(case, stack) is None:
+                    yield self.render_case(case, stack, stack_directory)
 
     def find_differences(self) -> dict[str, str]:
         """Find committed files that differ from those that are rendered now, are missing or left over.

@@ -17,6 +17,7 @@ from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket, parse_bucket_image
 from flagbench.machine.diagnosis import Diagnosis, Level
+from flagbench.manifests.lookup import require_image
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.container_environment import is_another_node
 from flagbench.runs.launchers.container_exit import (
@@ -131,7 +132,12 @@ class DockerLauncher:
             raise
 
     def _plan(self, request: RunRequest) -> Container:
-        """The container of a run, with the settings of this launcher."""
+        """The container of a run, with the settings of this launcher.
+
+        Raises UnknownNameError (USAGE) if the case has no image on the stack, and the user named none.
+        """
+        if self._options.image is None:
+            require_image(request.case, request.stack)
         return plan_container(request, self._options, self._environment, this_host())
 
 

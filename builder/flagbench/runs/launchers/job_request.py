@@ -17,7 +17,7 @@ from typer import Option
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of, try_parse_reference
 from flagbench.images.bucket import is_in_bucket
-from flagbench.manifests.lookup import require_base
+from flagbench.manifests.lookup import require_image
 from flagbench.manifests.model import Case
 from flagbench.manifests.settings import config_errors
 from flagbench.manifests.stack import Stack
@@ -162,7 +162,7 @@ class JobRequest(ABC):
             raise FlagbenchError("--image and --registry contradict each other", remedy="give one of them")
         if self.image is None:
             return
-        require_base(self.stack)
+        require_image(self.case, self.stack)
         if is_in_bucket(self.image):
             raise FlagbenchError(
                 "--image names an object store, and a cluster pulls from registries alone",

@@ -18,6 +18,7 @@ import flagbench_core
 from flagbench.errors import FlagbenchError
 from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.compile import compiled_files, find_stale
+from flagbench.manifests.lookup import native_remedy
 from flagbench.manifests.stack import Stack
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.container_exit import RunEnd, choose_exit_code, find_record, record_of_killed
@@ -40,17 +41,18 @@ _SIGNALS = {number.value: number.name for number in signal.Signals}
 """The names of signals by their numbers; most real-time signals have none."""
 
 
-def require_modules(names: Iterable[str], activity: str) -> None:
+_INSTALL = "run `pip install -e '.[cases]'` in the checkout of flagbench, or use --via docker"
+"""The remedy for a module that is not installed."""
+
+
+def require_modules(names: Iterable[str], activity: str, remedy: str = _INSTALL) -> None:
     """Raise FlagbenchError (USAGE) if a module is not installed in this Python.
 
     `activity` is what imports the modules, such as `a native run`.
     """
     missing = [name for name in names if find_spec(name) is None]
     if missing:
-        raise FlagbenchError(
-            f"{activity} imports {', '.join(missing)}, not installed in this Python",
-            remedy="run `pip install -e '.[cases]'` in the checkout of flagbench, or use --via docker",
-        )
+        raise FlagbenchError(f"{activity} imports {', '.join(missing)}, not installed in this Python", remedy=remedy)
 
 
 def check_manifests(request: RunRequest) -> None:
@@ -94,8 +96,10 @@ class NativeLauncher:
         processors for the ranks.
         """
         check_ranks(request)
-        names = (*NEEDED, *request.case.imports)
-        require_modules(names, f"a native run of {request.case.name}")
+        activity = f"a native run of {request.case.name}"
+        require_modules(NEEDED, activity)
+        for module in request.case.imports:
+            require_modules([module], activity, native_remedy(request.name, module, request.stack) or _INSTALL)
         check_manifests(request)
         variables = [f"{name}={value}" for name, value in request.environment.items()]
         return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *variables, *_PYTHON, *request.arguments()])
