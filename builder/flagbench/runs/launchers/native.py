@@ -98,8 +98,10 @@ class NativeLauncher:
         check_ranks(request)
         activity = f"a native run of {request.case.name}"
         require_modules(NEEDED, activity)
+        remedy = _INSTALL
         for module in request.case.imports:
-            require_modules([module], activity, native_remedy(request.name, module, request.stack) or _INSTALL)
+            remedy = native_remedy(request.name, module, request.stack) or remedy
+        require_modules(request.case.imports, activity, remedy)
         check_manifests(request)
         variables = [f"{name}={value}" for name, value in request.environment.items()]
         return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *variables, *_PYTHON, *request.arguments()])
