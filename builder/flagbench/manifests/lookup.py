@@ -148,7 +148,7 @@ def native_remedy(image: str, module: str, stack: Stack) -> str | None:
     if not lock.is_file():
         return None
     install = f"python -m pip install --no-deps --target {lock.stem} -r {shlex.quote(str(lock))}"
-    return f"run `{install}`, then `PYTHONPATH=$PWD/{lock.stem} flagbench run {image}`"
+    return f"run `{install}`, then `PYTHONPATH=$PWD/{lock.stem} flagbench run {image} --preset tiny`"
 
 
 def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
