@@ -21,6 +21,7 @@ from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import Claim, PublishedRow, published_rows
+from flagbench.manifests.settings import can_be_split
 from flagbench.verdict.conditions import describe
 from flagbench_core.config import preset_of
 
@@ -81,6 +82,12 @@ class Answer:
         return [row for row in self.rows if self.task in (None, row.task)]
 
     @property
+    def of_this_device(self) -> list[PublishedRow]:
+        """Rows of the task that are of this device or may be: those with the fewest differing conditions first."""
+        rows = [*self.of_task, *self.may_be]
+        return sorted(rows, key=lambda row: len(differing(row, self.wanted)))
+
+    @property
     def of_other_tasks(self) -> list[PublishedRow]:
         """Rows of this device and other tasks."""
         of_task = self.of_task
@@ -90,14 +97,14 @@ class Answer:
     def nearest_by_task(self) -> dict[str, PublishedRow]:
         """The nearest row of each task: a row of this device if it has one for the task, else of another one."""
         nearest: dict[str, PublishedRow] = {}
-        for row in (*self.of_task, *self.may_be, *self.others):
+        for row in (*self.of_this_device, *self.others):
             nearest.setdefault(row.task, row)
         return nearest
 
     @property
     def listed(self) -> list[PublishedRow]:
         """The rows in the order of the table with --wide: of a model, the nearest row of each task comes first."""
-        rows = [*self.of_task, *self.may_be, *self.others, *self.of_other_tasks]
+        rows = [*self.of_this_device, *self.others, *self.of_other_tasks]
         if self.task is not None:
             return rows
         return self._with_nearest_first(rows)
@@ -105,7 +112,7 @@ class Answer:
     @property
     def listed_in_brief(self) -> list[PublishedRow]:
         """The first rows of the table without --wide: rows of other devices only where this one has none."""
-        rows = [*self.of_task, *self.may_be]
+        rows = self.of_this_device
         if not rows:
             rows += self.others
         rows += self.of_other_tasks
@@ -185,7 +192,7 @@ class Answer:
         return f"{sentence}; {self._nearest_text()}."
 
     def _nearest_text(self) -> str:
-        nearest = [*self.of_task, *self.may_be, *self.others]
+        nearest = [*self.of_this_device, *self.others]
         if not nearest:
             return "nor on any other device"
         return f"the nearest is {_description(nearest[0])}"
@@ -315,7 +322,7 @@ def _cases_of(model: str, task: str | None, device: DeviceModel, gpus: int | Non
             cases.too_large.append(lacking(case, memory, device.memory_gib, gpus))
             continue
         cases.fitting.append(name)
-        if memory is None and "layout" in preset:
+        if memory is None and can_be_split(case):
             command = f"flagbench plan {name} --gpus {gpus or _PLANNED_GPUS} --mem {device.memory_gib:g}"
             cases.to_plan.append(f"`{command}` computes that of {name}")
     return cases

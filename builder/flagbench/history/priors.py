@@ -22,7 +22,7 @@ from flagbench.verdict.stats.between import DEFAULT, Prior, history_prior
 
 MOST_EARLIER_RUNS = 50
 """Most earlier runs that are used; the newest are."""
-_RATES_OF_STEPS = ("p_core", "p_infer_core", "tokens_per_second")
+_RATES_OF_STEPS = ("p_core", "p_infer_core", "tokens_per_second", "output_tokens_per_second")
 """The beginnings of the names of rates that are computed from the times of many steps."""
 
 

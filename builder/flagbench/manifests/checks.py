@@ -91,6 +91,7 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
     doc.require_known("flops.published.metric", "metric of this case", metrics)
     doc.require_known("metrics.*.depends_on", "condition group", raw["condition_groups"])
     doc.require_known("shapes", "condition of this case", conditions)
+    doc.require_known("required_conditions", "condition of this case", conditions)
     doc.require_known("presets.reference.engine.name", "engine of this case", raw["engines"])
     doc.require_known("conditions", "condition of this case", conditions)
     doc.require_known("ranges", "condition of this case", conditions)

@@ -367,6 +367,9 @@ class CaseManifest:
     shapes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("model", "sequence_length")
     """The conditions that must be equal for the ratio of two speeds to mean anything, since otherwise the speeds
     measure different work."""
+    required_conditions: tuple[str, ...] = ()
+    """The conditions without which a published row gives no verdict: one that was not published counts as one that
+    differs."""
     memory: tuple[MeasuredMemory, ...] = ()
     """The memory that the case used, measured for each precision and layout. Empty for a case that adapts to the
     memory of the device."""
@@ -385,6 +388,7 @@ class Case(CaseManifest, Manifest):
             "memory",
             "metrics",
             "published",
+            "required_conditions",
             "schema",
             "task",
             "title",

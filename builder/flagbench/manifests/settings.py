@@ -24,6 +24,14 @@ def config_errors() -> Iterator[None]:
         raise FlagbenchError(error.message, remedy=error.remedy) from None
 
 
+def can_be_split(case: Case) -> bool:
+    """Whether the case's first engine splits a model, and the model is one whose memory can be predicted."""
+    engine = next(iter(case.engines.values()))
+    model = case.presets["reference"].get("model", {})
+    splits_model = "tp" in engine.layout or "pp" in engine.layout
+    return splits_model and "vocab_multiple" in model
+
+
 def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the keys that it lacks, which are taken from a preset.
 

@@ -93,14 +93,6 @@ class ConfiguredCase:
         )
 
 
-def can_be_split(case: Case) -> bool:
-    """Whether the case's first engine splits a model, and the model is one whose memory can be predicted."""
-    engine = next(iter(case.engines.values()))
-    model = case.presets["reference"].get("model", {})
-    splits_model = "tp" in engine.layout or "pp" in engine.layout
-    return splits_model and "vocab_multiple" in model
-
-
 def configure_case(case: Case, stack: Stack, options: RunOptions) -> ConfiguredCase:
     """The case with the configuration of `options`. Raises FlagbenchError (USAGE) for options that it refuses."""
     with config_errors():

@@ -15,13 +15,13 @@ from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.settings import can_be_split
 from flagbench.manifests.stack import Stack
 from flagbench.plan.layouts import (
     GIB,
     TIGHT,
     ConfiguredCase,
     LayoutRow,
-    can_be_split,
     configure_case,
     rank_layouts,
 )

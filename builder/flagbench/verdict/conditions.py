@@ -114,8 +114,16 @@ def compare_conditions(
 
 
 def claim_conditions(case: Case, conditions: Mapping[str, Scalar]) -> dict[str, Scalar | None]:
-    """Return every condition of a case as a claim states it; `not published` for one that the row leaves out."""
-    return {name: conditions.get(name, NOT_PUBLISHED) for name in case_conditions(case)}
+    """Return every condition of a case as a claim states it; `not published` for one that the row leaves out.
+
+    One that the case requires is unknown instead, which forbids to compare what depends on it.
+    """
+    stated: dict[str, Scalar | None] = {}
+    for name in case_conditions(case):
+        stated[name] = conditions.get(name, NOT_PUBLISHED)
+        if stated[name] == NOT_PUBLISHED and name in case.required_conditions:
+            stated[name] = None
+    return stated
 
 
 def gate_spec(case: Case) -> MetricSpec:

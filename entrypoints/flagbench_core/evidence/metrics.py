@@ -314,9 +314,10 @@ def _device_rate(name: str, work: TimedWork, note: str, world: int) -> Entry:
 def infer_rates(run: Run) -> Iterator[Entry]:
     """p_infer_core and p_infer_core_host of an inference, and p_infer_whole of a complete one.
 
-    If the case validates before, the same metrics of that pass are called p_val_*.
+    If the case validates before, the same metrics of that pass are called p_val_*. A case that generates tokens has
+    other rates: see `generation_rates`.
     """
-    if run.facts.kind != INFER:
+    if run.facts.kind != INFER or run.facts.generation is not None:
         return
     phases = dict.fromkeys(span.phase for span in run.section.spans)  # each once, in their order
     for phase in phases:

@@ -11,7 +11,7 @@ import pytest
 from catalogs import CATALOG
 from flagbench.console.page import Table
 from flagbench.expect.answer import answer, find_device
-from flagbench.expect.rows import cited_rows_for
+from flagbench.expect.rows import cited_rows, cited_rows_for
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.rows import PublishedValue, published_rows
 from flagbench.records.read import read_record
@@ -81,15 +81,16 @@ def test_a_case_shows_the_rows_of_its_task_first() -> None:
 
 
 def test_a_case_named_after_a_model_runs_it() -> None:
-    assert answer("llama3.1-8b", "h100-sxm", None, CATALOG).cases == ("llama3.1-8b-lora",)
+    cases = answer("llama3.1-8b", "h100-sxm", None, CATALOG).cases
+    assert cases == ("llama3.1-8b-lora", "serve-llama3.1-8b")
 
 
 def test_a_case_that_took_more_memory_is_not_offered(flagbench: Flagbench) -> None:
     small = flagbench("expect llama3.1-8b --on rtx-4090")
-    assert "runs it as" not in small.out
     assert "73.3 GiB" in small.out
     assert "24 GiB" in small.out
-    assert flagbench("expect llama3.1-8b --on rtx-4090 --json").json["cases"] == []
+    cases = flagbench("expect llama3.1-8b --on rtx-4090 --json").json["cases"]
+    assert cases == ["serve-llama3.1-8b"]  # an engine takes what there is
     # Its layout on eight devices took more than these have; another one was published for them.
     metax = flagbench("expect llama3-8b --on c500-oam --gpus 8")
     assert "71 GiB" in metax.out
@@ -200,6 +201,14 @@ def test_rows_of_an_engine_name_its_release_or_that_none_is_stated(flagbench: Fl
     assert "latency_mean 0.997542 s" in without_release
     assert "vLLM, release not stated" in without_release
     assert "may carry another build's numbers" in details
+
+
+def test_rows_of_equal_lengths_and_batches_are_nearest_a_case_that_generates() -> None:
+    found = answer("serve-llama3.1-8b", "h100-sxm", 1, CATALOG)
+    assert found.wanted["sequence"] == "in/out 32/128"
+    assert found.of_this_device[0].id == "vllm-ci/19"  # whose name of the device is that of two
+    rows = cited_rows(CATALOG.cases["serve-llama3.1-8b"], {**found.wanted, "device": "h200-sxm"}, CATALOG)
+    assert [row.id for row in rows] == ["vllm-ci/1", "vllm-ci/7"]  # by their latency
 
 
 def test_command(flagbench: Flagbench) -> None:

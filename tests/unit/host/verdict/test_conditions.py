@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from catalogs import CATALOG
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.rows import Claim
 from flagbench.verdict import Agreement, Verdict, verify_baseline, verify_claim
-from flagbench.verdict.conditions import agreement, gate_spec
+from flagbench.verdict.conditions import agreement, gate_conditions, gate_spec
 from flagbench_core.exit_codes import ExitCode
 
 from .conftest import BASE, CASE, CLAIM, edit, held, line, runs
@@ -43,6 +44,24 @@ def test_a_condition_of_p_core_that_differs_is_not_comparable(name: str) -> None
         assert result.verdict is Verdict.NOT_COMPARABLE
         assert result.reason.startswith(f"{name} is ")
         assert [c.name for c in result.differing] == [name]
+
+
+def test_a_required_condition_must_be_published() -> None:
+    """Such as the release of an engine, on which the speed depends more than on anything that rows do state."""
+    claim = silent("optimizer")
+    assert verify_claim([BASE], claim, CASE).verdict is not Verdict.NOT_COMPARABLE
+    result = verify_claim([BASE], claim, replace(CASE, required_conditions=("optimizer",)))
+    assert result.verdict is Verdict.NOT_COMPARABLE
+    assert [condition.name for condition in result.differing] == ["optimizer"]
+    assert (
+        verify_claim([BASE], CLAIM, replace(CASE, required_conditions=("optimizer",))).verdict is Verdict.REPRODUCED
+    )
+
+
+def test_no_row_of_vllm_gives_a_verdict_without_its_release() -> None:
+    case = CATALOG.cases["serve-llama3.1-8b"]
+    assert set(case.required_conditions) == {"vllm"} <= set(gate_conditions(case))
+    assert "vllm" not in case.software_conditions
 
 
 @pytest.mark.parametrize("name", CASE.software_conditions)
