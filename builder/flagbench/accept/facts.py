@@ -5,7 +5,6 @@ Facts are JSON in the shape of `document.Facts`. The checks (judge.py) are compu
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from flagbench.machine.disturbance_limits import WHOLE_MEMORY
 from flagbench.machine.health import MachineHealth, look_at_health
 from flagbench.machine.look import look_at_machine
 from flagbench.manifests.model import Catalog
+from flagbench_core.host_name import host_name
 
 
 def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) 
         "device_kind": plan.stack.device_kind,
         "driver_floor": driver_floor,
         "machine": {
-            "host": os.uname().nodename,
+            "host": host_name(),
             "visible": machine.visible,
             "problem": machine.problem,
             "remedy": machine.remedy or "",

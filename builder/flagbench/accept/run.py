@@ -227,7 +227,7 @@ def _runs_of_machine(store: Store, record: Record) -> Iterator[StoredRecord]:
     """The earlier runs of the configuration of a record on its machine, newest first."""
     machine = machine_digest(record)
     for stored in earlier_runs(store, record, [record]):
-        if stored.summary and stored.summary.machine == machine:
+        if stored.summary and stored.summary.machine_digest == machine:
             yield stored
 
 

@@ -41,6 +41,7 @@ from flagbench.runs.keep import open_usable_store
 from flagbench.runs.target import ViaOption
 from flagbench.system.clock import utc_now
 from flagbench_core.exit_codes import ExitCode
+from flagbench_core.host_name import host_name
 
 _EXIT_CODES = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}
 """The exit codes of the outcomes."""
@@ -104,7 +105,7 @@ def command(
         options.total_minutes
     )  # reading the catalog and the store, and planning, are part of the time
     price_per_hour = _price_per_hour(options.price)
-    outputs = _outputs(out, junit, os.uname().nodename)
+    outputs = _outputs(out, junit, host_name())
     catalog = load_catalog()
     records = open_usable_store(store)
     plan = plan_of(catalog, options.minutes, options.gpus, options.case, via, records, options.soak)

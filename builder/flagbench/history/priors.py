@@ -53,7 +53,7 @@ def store_priors(store: Store, records: Sequence[Record], compared: Sequence[Rec
     runs_by_machine: dict[str | None, list[Summary]] = {}
     for entry in with_verdicts(store, earlier):
         if entry.summary is not None and entry.summary.sound:
-            runs_by_machine.setdefault(entry.summary.machine, []).append(entry.summary)
+            runs_by_machine.setdefault(entry.summary.machine_digest, []).append(entry.summary)
     sessions_by_machine = {machine: _divide_into_sessions(runs) for machine, runs in runs_by_machine.items()}
     sessions_of_this_machine = sessions_by_machine.get(machine_digest(record) or "", [])
     all_sessions = list(chain.from_iterable(sessions_by_machine.values()))

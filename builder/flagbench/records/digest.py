@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,9 @@ laps.
 """
 _MACHINE_DIGITS = 16
 """Length of a machine's digest: 64 bits, enough to distinguish the machines in a store."""
+
+_CONTAINER_ID = re.compile(r"[0-9a-f]{12}")
+"""The host name of a container to which none was given. Each container has another."""
 
 
 def unseeded_config_digest(config: Mapping[str, Any]) -> str:
@@ -66,17 +70,28 @@ def _remove_setting(config: dict[str, Any], path: str) -> None:
 
 
 def machine_digest(record: Record) -> str | None:
-    """Return a digest that distinguishes the machine of a record: of its devices, else of its processor.
+    """Return a digest that distinguishes the machine of a record: of its devices, else of its processor and host.
 
-    It is None if the record names neither. The host name is not used: each container has another.
+    It is None if the record names neither devices nor a processor.
     """
     facts = sorted(device_uuids(record))
     if not facts:
         cpu = record.system.cpu
         facts = [str(fact) for fact in (cpu.model, cpu.logical) if fact is not None]
+        host = machine_host(record)
+        if facts and host is not None:
+            facts.append(host)
     if not facts:
         return None
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:_MACHINE_DIGITS]
+
+
+def machine_host(record: Record) -> str | None:
+    """Return the host name of a record; None if it has none, or one that Docker made up for a container."""
+    host = record.system.host
+    if not host or _CONTAINER_ID.fullmatch(host):
+        return None
+    return host
 
 
 def device_uuids(record: Record) -> set[str]:

@@ -37,13 +37,13 @@ class Summary(msgspec.Struct, frozen=True):
     """The digest of the configuration without its seed."""
     history_digest: str | None
     """The digest of the configuration by which earlier runs are found."""
+    machine_digest: str | None
+    """The digest by which its machine is distinguished from others."""
     metrics: dict[str, float]
     exit_code: int | None = None
     reason: str | None = None
     host: str | None = None
     """The name of node 0; None if the record does not have it."""
-    machine: str | None = None
-    """The digest by which its machine is distinguished from others (`machine_digest`)."""
     verdict: str | None = None
     """The verdict; None if there is neither a claim nor a cited row to compare the record with."""
     claim: str | None = None
@@ -80,11 +80,11 @@ def summary_of(record: Record) -> Summary:
         duration=record.duration,
         unseeded_digest=unseeded_record_digest(record),
         history_digest=history_digest(record),
+        machine_digest=machine_digest(record),
         metrics={metric.name: float(metric.value) for metric in record.metrics},
         exit_code=record.status.exit_code,
         reason=record.status.reason,
         host=host_of(record),
-        machine=machine_digest(record),
         device=_device_of(record),
     )
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
-from flagbench.records.digest import device_uuids, machine_digest
+from flagbench.records.digest import device_uuids, machine_digest, machine_host
 from flagbench.records.model import Record
 from flagbench.system.clock import parse_utc
 
@@ -144,14 +144,15 @@ def start_of(record: Record) -> datetime:
 
 
 def _compare_machines(a: Record, b: Record) -> Iterator[_ComparedPart]:
-    """Yield the parts that are equal in all runs of one sample, as far as both records have them.
-
-    Host names are not compared, because each container has its own.
-    """
+    """Yield the parts that are equal in all runs of one sample, as far as both records have them."""
     uuids_a = device_uuids(a)
     uuids_b = device_uuids(b)
+    host_a = machine_host(a)
+    host_b = machine_host(b)
     if uuids_a and uuids_b:
         yield _ComparedPart("the set of devices", sorted(uuids_a), sorted(uuids_b))
+    elif host_a is not None and host_b is not None:
+        yield _ComparedPart("the host", host_a, host_b)
     for name, part_a, part_b in (
         ("the processor", a.system.cpu.model, b.system.cpu.model),
         ("the number of logical processors", a.system.cpu.logical, b.system.cpu.logical),

@@ -23,10 +23,10 @@ from flagbench_cases.shared.errors import CaseError, system_error
 from flagbench_cases.shared.files import check_folder
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
-from flagbench_cases.shared.system import host_name
 from flagbench_core import __version__, process_limits, scratch
 from flagbench_core.environment import LAUNCHER
 from flagbench_core.exit_codes import ExitCode
+from flagbench_core.host_name import host_name
 
 DATA_REMEDY = "set --data to a folder made by `prepare` or one the case can read, or use --data synthetic"
 WEIGHTS_REMEDY = "set --weights to a folder made by `prepare`, or to a checkpoint folder that the case can read"

@@ -42,9 +42,9 @@ from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.manifests import package_of
 from flagbench_cases.shared.parallel_layout import layout_of
 from flagbench_cases.shared.spool import RankSpool
-from flagbench_cases.shared.system import host_name
 from flagbench_cases.telemetry.summary import read_start
 from flagbench_core.evidence.roofs import REPEATS, short_roofs
+from flagbench_core.host_name import host_name
 
 
 class RankRun:

@@ -6,10 +6,10 @@ import contextlib
 import glob
 import os
 import platform
-import socket
 import sys
 from typing import Any
 
+from flagbench_core.host_name import host_name
 from flagbench_core.process_limits import cgroup_folders
 
 PACKAGES = (
@@ -124,11 +124,6 @@ def _subfolders(folder: str) -> list[str]:
         return []
     paths = [os.path.join(folder, name) for name in names]
     return [path for path in paths if os.path.isdir(path)]
-
-
-def host_name() -> str:
-    """The name of this machine. That of a container changes, so its launcher sets FLAGBENCH_HOST."""
-    return os.environ.get("FLAGBENCH_HOST") or socket.gethostname()
 
 
 def machine() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from flagbench.runs.request import RunRequest, new_run_id
 from flagbench.system.clock import TIME_FORMAT
 from flagbench_core import DIVISION, __version__
 from flagbench_core.exit_codes import ExitCode
+from flagbench_core.host_name import host_name
 from flagbench_core.redaction import redact
 
 _STOP_SIGNALS = {
@@ -181,7 +182,7 @@ def record_of_killed(request: RunRequest, error: FlagbenchError, *, image: RunIm
     system: dict[str, Any] = {"nodes": request.options.nodes, "devices_per_node": request.options.gpus, "devices": []}
     if image is None:
         python = platform.python_version()
-        system["host"] = platform.node()
+        system["host"] = host_name()
     else:
         python = request.stack.python
         system["host"] = image.host or None

@@ -442,8 +442,7 @@ def test_what_cannot_be_written_costs_no_run(flagbench: Flagbench, taken: Path, 
 
 
 def test_a_host_that_no_file_can_be_named_after(flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = os.uname_result(("Linux", "rack/7", "6.1", "", "x86_64"))
-    monkeypatch.setattr(os, "uname", lambda: node)
+    monkeypatch.setenv("SLURMD_NODENAME", "rack/7")
     assert flagbench("accept --case distilbert:cpu --gpus 1 --dry-run").code == ExitCode.USAGE
     assert flagbench("accept --case distilbert:cpu --gpus 1 --dry-run --out new.tar.gz").code == ExitCode.OK
 
@@ -485,6 +484,18 @@ def test_slow_and_unsound_runs_are_not_held_against(store: Store) -> None:
         store.put(json.dumps(raw).encode())
     newest = read_record(json.dumps(raw).encode())
     assert [each.record_id[:8] for each in runs_to_compare(store, newest)] == ["20260103", "20260101"]
+
+
+def test_only_runs_of_the_same_host_are_held_against(store: Store) -> None:
+    """Without devices that have UUIDs, nodes with one kind of processor differ by their names alone."""
+    for number, host in enumerate(["cpu-1", "cpu-2", "0123456789ab", "cpu-1"], start=1):
+        name = f"2026010{number}T120000Z-run"
+        made = {"record_id": name, "run_id": name, "created_at": f"2026-01-0{number}T12:00:00Z"}
+        raw = honest_record(CATALOG.claims[ROW], Pace(seed=number), **made)
+        raw["system"]["host"] = host
+        store.put(json.dumps(raw).encode())
+    newest = read_record(json.dumps(raw).encode())
+    assert [earlier.record_id[:8] for earlier in runs_to_compare(store, newest)] == ["20260101"]
 
 
 ROW, LLAMA = "distilbert/a100-1x8-fp32", "llama3-8b/h100-1x8-bf16"

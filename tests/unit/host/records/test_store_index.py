@@ -16,7 +16,9 @@ from flagbench.records.index import Index, Summary
 from flagbench.records.store import Store, StoredRecord
 
 MakeRecord = Callable[..., bytes]
-SUMMARY = Summary("2026-01-01T12:00:00Z", "run-1", "tiny", "faithful", "ok", 12.5, None, None, {"p_core": 321.5}, 0)
+SUMMARY = Summary(
+    "2026-01-01T12:00:00Z", "run-1", "tiny", "faithful", "ok", 12.5, None, None, None, {"p_core": 321.5}, 0
+)
 
 
 INDEX = Path("results", "index-v1.json")
@@ -92,11 +94,12 @@ def summed(content: bytes) -> bytes:
     [
         lambda content: content.replace(b'"ok"', b'"ko"', 1),
         lambda content: summed(b'{"a": 1}'),
+        lambda content: summed(content.partition(b"\n")[2].replace(b'"machine_digest"', b'"machine"')),
         lambda content: summed(b'{"a": ' + b"[" * 200_000),
         lambda content: summed(b'{"a": {"x": ' + b'{"x":' * 200_000),
         None,
     ],
-    ids=["flipped", "of other types", "deep lists", "deep objects", "gone"],
+    ids=["flipped", "of other types", "of an earlier version", "deep lists", "deep objects", "gone"],
 )
 def test_a_damaged_index_is_built_again(root: Path, damaged: Callable[[bytes], bytes] | None) -> None:
     before, _ = listed(root)

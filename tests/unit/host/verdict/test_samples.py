@@ -94,3 +94,22 @@ def test_runs_of_two_machines_are_not_one_sample(here: dict[str, Any], there: di
     a, b = device(one(), **here), device(other(), **there)
     assert named in refused(a, b)
     assert verify_baseline([a], [b], CASE).records == ("fixture-one",)  # the two sides may be two machines
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_sample"),
+    [
+        ("cpu-1", "cpu-1", True),
+        ("cpu-1", "cpu-2", False),
+        ("0123456789ab", "ba9876543210", True),
+        ("cpu-1", None, True),
+    ],
+    ids=["one", "two", "containers", "unknown"],
+)
+def test_processors_are_told_apart_by_their_host(first: str, second: str | None, is_sample: bool) -> None:
+    a = edit(one(), system=replace(one().system, host=first))
+    b = edit(other(), system=replace(other().system, host=second))
+    if is_sample:
+        assert len(held(a, b).records) == 2
+    else:
+        assert "cpu-2" in refused(a, b)
