@@ -11,7 +11,6 @@ from flagbench.manifests.model import Case, Catalog, Quirk
 from flagbench.manifests.rows import Claim, Source
 from flagbench.report.export import table
 from flagbench_core.config import preset_of
-from tools.claim_rules import Fit, read_rows, recompute_utilisation
 
 NOTICE = "<!-- GENERATED from manifests/ by `make compile`. Do not edit. -->\n"
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
@@ -24,7 +23,7 @@ def case_page(case: Case, catalog: Catalog) -> str:
     if claims:
         parts += _claims(case, claims)
     if case.published_formula:
-        parts += _utilisation(case, catalog)
+        parts += _utilisation(case)
     if case.quirks:
         parts += _quirks(case, catalog)
     return "\n".join(parts)
@@ -151,8 +150,8 @@ def _address(source: Source) -> str:
     return f"{source.url}/blob/{source.commit}/{source.file}"
 
 
-def _utilisation(case: Case, catalog: Catalog) -> Iterator[str]:
-    """The publisher's formula, and the published values that it does not give."""
+def _utilisation(case: Case) -> Iterator[str]:
+    """The publisher's formula."""
     formula = case.published_formula
     assert formula is not None
     yield "## Published utilisation\n"
@@ -163,21 +162,6 @@ def _utilisation(case: Case, catalog: Catalog) -> Iterator[str]:
         f"`mfu_published_formula`: {case.unit}/s of a device x {formula.flops_per_unit:g} FLOP / {peak}. "
         f"{formula.source.strip()}\n"
     )
-    utilisations = []
-    for row in read_rows(catalog, case):
-        utilisation = recompute_utilisation(row)
-        if utilisation is not None:
-            utilisations.append(utilisation)
-    if not utilisations:
-        return
-    unlike = [utilisation for utilisation in utilisations if utilisation.fit not in (Fit.ROUNDED, Fit.TRUNCATED)]
-    count = len(utilisations) - len(unlike)
-    yield f"It gives {count} of {len(utilisations)} published values to the last digit.\n"
-    for utilisation in unlike:
-        computed = f"{utilisation.computed:.5f} computed, {utilisation.printed} printed"
-        yield f"- `{utilisation.claim}`: {computed} ({utilisation.fit.value})"
-    if unlike:
-        yield ""
 
 
 def _quirks(case: Case, catalog: Catalog) -> Iterator[str]:
