@@ -22,7 +22,6 @@ FEWER = 5
 """Repeats of a command that takes 0.3 s or more."""
 # By a command's words, the most that it may cost in units of `list`.
 COMMANDS = {
-    "run distilbert:cpu --via docker --show-command": 1.6,
     "run distilbert:cpu --preset tiny --dry-run": 1.7,
     "render --all --check": 1.8,
     "job distilbert:cpu --for kubernetes --registry registry.example.com": 1.7,

@@ -254,9 +254,9 @@ def test_the_line_that_is_shown_makes_the_same_container(tool, cpu_image, tmp_pa
     for folder in folders:
         folder.mkdir()
     options = ["--data", str(folders[0]), "--weights", str(folders[1]), "--out", str(folders[2]), "--memory", "512m"]
-    ended = tool.run(*options, "--show-command", NCCL_DEBUG="WARN")
+    ended = tool.run(*options, "--dry-run", "--json", NCCL_DEBUG="WARN")
     assert ended.returncode == 0, ended.err
-    line = ended.out.replace("docker run", "docker create", 1)
+    line = json.loads(ended.out)["command"].replace("docker run", "docker create", 1)
     subprocess.run(line, shell=True, check=True, env=tool.env, stdout=subprocess.DEVNULL)
     (by_shell,) = tool.containers()
     shell = dict(by_shell.attrs)

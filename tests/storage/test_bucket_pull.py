@@ -174,8 +174,8 @@ def test_a_run_pulls_its_image(
     )
     address = push(image)
     short = ["--preset", "tiny", "--data", "synthetic", "--steps", "2"]
-    shown = flagbench("run", "distilbert:cpu", *short, "--image", address, "--show-command")
-    assert f" {name}:cpu " in shown.stdout
+    shown = flagbench("run", "distilbert:cpu", *short, "--image", address, "--dry-run", "--json")
+    assert f" {name}:cpu " in json.loads(shown.stdout)["command"]
     assert docker_engine.inspect(f"{name}:cpu") is None
     ran = flagbench("run", "distilbert:cpu", *short, "--image", address, "--json")
     assert image.id in ran.stdout, ran.stderr

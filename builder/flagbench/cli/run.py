@@ -29,7 +29,7 @@ from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.memory import compare_memory
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides
-from flagbench.runs.target import Target, ViaOption, targets_of
+from flagbench.runs.target import ViaOption, targets_of
 from flagbench.system.signals import Delaying
 from flagbench_core.exit_codes import ExitCode
 
@@ -53,11 +53,9 @@ def command(
         str | None,
         typer.Option(autocompletion=complete.claims, help="The claim to show beside it. Default: the nearest."),
     ] = None,
-    show_command: Annotated[
-        bool, typer.Option("--show-command", help="With docker: print the command that does the same, run nothing.")
-    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would run and how long it should take; run nothing.")
+        bool,
+        typer.Option("--dry-run", help="Show what would run, how, and how long it should take; run nothing."),
     ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Run the reference preset on a processor without asking.")
@@ -81,15 +79,9 @@ def command(
     _check_claim(claim, case, catalog)
     check_series(series, options)
     records = open_usable_store(store)
-    container_flags = []  # the options that only a run in a container has
-    if show_command:
-        container_flags.append("--show-command")
     request = RunRequest(case, stack, options)
-    targets = targets_of(request, via, container, series.interleave, catalog, container_flags)
+    targets = targets_of(request, via, container, series.interleave, catalog)
     first = targets[0]
-    if show_command:
-        _print_command(first, series)
-        return
     if not dry_run:
         preview.announce(first)
     described = [describe(target.request, container=target.via == "docker") for target in targets]
@@ -139,16 +131,6 @@ def _check_claim(name: str | None, case: Case, catalog: Catalog) -> None:
             f"the claim {name} is not of the case {case.name}",
             remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
         )
-
-
-def _print_command(target: Target, series: SeriesOptions) -> None:
-    """Print the docker command of a run. Raises FlagbenchError (USAGE) for a series."""
-    if series.requested:
-        raise FlagbenchError(
-            "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --name"
-        )
-    describe(target.request, container=True)  # raises an error for a configuration that cannot be run
-    print(target.launcher.command(target.request))
 
 
 def _print_record(finished: Finished) -> None:

@@ -100,14 +100,12 @@ def targets_of(
     container: DockerOptions,
     interleave: str | None,
     catalog: Catalog,
-    flags: Sequence[str],
 ) -> list[Target]:
     """The targets to run: the one of `request`, and with --interleave a second one.
 
-    `flags`: options that were given and only a container has, in addition to those in `container`. Raises
-    FlagbenchError (USAGE) for options that contradict each other.
+    Raises FlagbenchError (USAGE) for options that contradict each other.
     """
-    only_docker = [*(word.partition("=")[0] for word in words(container)), *flags]
+    only_docker = [word.partition("=")[0] for word in words(container)]
     if interleave is None:
         return [target_of(request, choose_via(via, request.stack, only_docker), container)]
     alternate, image = resolve_interleaved(interleave, request, catalog)

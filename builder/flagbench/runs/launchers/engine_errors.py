@@ -67,7 +67,7 @@ def engine_refusal(text: str) -> FlagbenchError:
     message = " ".join(text.split())
     return FlagbenchError(
         f"the container engine refused the container: {message}",
-        remedy="fix what it names; `flagbench run --show-command` prints the same as a docker line to try",
+        remedy="fix what it names; `flagbench run --dry-run` shows the same as a docker line to try",
         code=ExitCode.ENGINE,
     )
 

@@ -202,7 +202,6 @@ BAD = [("--name", ["--repeat", "2", "--name", name]) for name in ("", "../x", "\
     ("--interleave", ["--interleave", "glm:cpu"]),
     ("--interleave", ["--interleave", "flagbench/distilbert:mine", "--via", "native"]),
     ("nosuch", ["--interleave", "distilbert:nosuch"]),
-    ("--show-command", ["--repeat", "2", "--show-command", "--via", "docker"]),
 ]
 
 

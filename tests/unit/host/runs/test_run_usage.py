@@ -245,17 +245,17 @@ def test_a_store_that_takes_no_record_costs_no_run(tmp_path: Path, address: str)
 
 
 def test_the_command_that_is_shown_makes_nothing(flagbench: Flagbench, tmp_path: Path) -> None:
-    ended = flagbench(f"run distilbert:a100 --gpus 8 --run-id mine --out {tmp_path}/out --show-command")
-    words = shlex.split(ended.out)
+    command = f"run distilbert:a100 --via docker --gpus 8 --run-id mine --out {tmp_path}/out --dry-run --json"
+    words = shlex.split(flagbench(command).json["command"])
     assert words[:5] == ["docker", "run", "--rm", "--pull=never", "--label=dev.flagbench.run=mine"]
     assert {"--gpus=all", f"--mount=type=bind,source={tmp_path / 'out'},target=/out"} <= {*words}
     assert words[words.index("flagbench/distilbert:a100-cuda11.6") + 1 :][:2] == ["--nodes=1", "--gpus=8"]
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("option", ["--image x", "--memory 1g", "--keep-container", "--show-command"])
+@pytest.mark.parametrize("option", ["--image x", "--memory 1g", "--keep-container"])
 def test_options_of_a_container(flagbench: Flagbench, option: str) -> None:
-    shown = flagbench(f"run distilbert:cpu --show-command {option}")
-    assert shown.out.split()[0] == "docker"
+    shown = flagbench(f"run distilbert:cpu --dry-run --json {option}")
+    assert shown.json["command"].split()[0] == "docker"
     refused = flagbench(f"run distilbert:cpu --via native {option}")
     assert (refused.code, option.split()[0] in refused.err) == (2, True)

@@ -32,7 +32,7 @@ REFUSALS = {
         ("exec /usr/bin/tini: exec format error", "another kind of processor", "add a stack"),
     ],
     ExitCode.ENGINE: [
-        ("something\nnobody foresaw {0}", "something nobody foresaw {0}", "--show-command"),
+        ("something\nnobody foresaw {0}", "something nobody foresaw {0}", "--dry-run"),
     ],
 }
 
