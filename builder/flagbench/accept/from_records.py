@@ -7,7 +7,7 @@ devices, not their names, and no devices beyond those of its run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -16,15 +16,15 @@ import msgspec
 from flagbench.accept.document import Facts
 from flagbench.accept.limits import limits_of
 from flagbench.accept.run import Accepted, add_history, runs_to_compare
+from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
 from flagbench.machine.disturbance_limits import is_capped
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.records.index import host_of
 from flagbench.records.model import DeviceTelemetry, Record
-from flagbench.records.read import read_record
-from flagbench.records.store import Store, StoredRecord
-from flagbench.system.clock import TIME_FORMAT, parse_utc
+from flagbench.records.store import ReadRecord, Store, StoredRecord
+from flagbench.system.clock import format_utc, parse_utc
 from flagbench.verdict.samples import start_of
 from flagbench.verdict.series import CLOCK_SKEW
 from flagbench_core.evidence.section import MEASURE
@@ -32,8 +32,8 @@ from flagbench_core.exit_codes import ExitCode
 
 ASKED_MINUTES = 10.0
 """The minutes of an acceptance unless others are asked for; a record does not say how many were."""
-MOST_DAYS = 7
-"""The most days between the runs of a machine that are judged together."""
+JUDGED_DAYS = 7
+"""The days before the newest record of a machine, or of a fleet, from which records are judged together."""
 PARTITION = "MIG-"
 """How the UUID of a part of a device begins."""
 
@@ -57,43 +57,84 @@ def accept_from_store(store: Store, host: str, catalog: Catalog) -> StoredAccept
     Raises FlagbenchError (DATA) if the store has no usable record of a run on this machine alone, and FlagbenchError
     if the store cannot be read.
     """
-    contents: dict[str, bytes] = {}
-    newest: dict[str, Record] = {}
-    latest = (datetime.now(timezone.utc) + CLOCK_SKEW).strftime(TIME_FORMAT)
-    for entry in store.list_records():
-        if entry.summary is None or entry.summary.host != host or entry.case in newest:
-            continue
-        if entry.summary.created_at > latest:  # it would make all others too old to be judged with it
-            continue
-        content = store.read(entry)
-        record = read_record(content)
-        if record.system.nodes == 1 and not record.laps and _belongs_to(record, newest):
-            newest[record.case] = record
-            contents[record.record_id] = content
+    newest = _newest_records(store, host, catalog)
     if not newest:
         raise FlagbenchError(
             f"there is no record of a single-node run on {host!r} in {store.url}",
             remedy="`flagbench results ls --json` shows the host of each record",
             code=ExitCode.DATA,
         )
-    records = sorted(newest.values(), key=lambda record: record.created_at)
+    records = sorted((read.record for read in newest.values()), key=lambda record: record.created_at)
+    contents = {read.record.record_id: read.content for read in newest.values()}
     accepted = Accepted(facts_of_records(records, catalog), contents)
     for part in accepted.facts["parts"]:
-        add_history(newest[part["case"]], part, accepted, store, _runs_of_host)
-    first, last = records[0], records[-1]
-    seconds = (parse_utc(last.created_at) - start_of(first)).total_seconds()
-    return StoredAcceptance(accepted, last.created_at, seconds)
+        add_history(newest[part["case"]].record, part, accepted, store, _runs_of_host)
+    end = records[-1].created_at
+    return StoredAcceptance(accepted, end, (parse_utc(end) - start_of(records[0])).total_seconds())
 
 
-def _belongs_to(record: Record, newer: dict[str, Record]) -> bool:
-    """Whether a run belongs to the same acceptance as newer ones: the same devices and stack, within MOST_DAYS."""
-    if not newer:
-        return True
-    newest = next(iter(newer.values()))
-    if record.stack != newest.stack or record.system.devices_per_node != newest.system.devices_per_node:
-        return False
-    age = parse_utc(newest.created_at) - parse_utc(record.created_at)
-    return age <= timedelta(days=MOST_DAYS)
+def _newest_records(store: Store, host: str, catalog: Catalog) -> dict[str, ReadRecord]:
+    """The newest record of each case of a machine, by the case, within JUDGED_DAYS.
+
+    Newer records that cannot be judged are left out, and so are damaged ones, whose machine is not known: a note on
+    stderr names each. Raises FlagbenchError if the store cannot be read.
+    """
+    newest: dict[str, ReadRecord] = {}
+    left_out: list[str] = []
+    latest = latest_credible_time()
+    first = ""
+    for entry in store.list_records():
+        if entry.created_at < first:
+            break
+        summary = entry.summary
+        if summary is None:
+            left_out.append(f"{entry.location}, which may be of this machine: {entry.error}")
+            continue
+        if summary.host != host or summary.nodes != 1 or entry.case in newest:
+            continue
+        if summary.created_at > latest:  # it would make all others too old to be judged with it
+            continue
+        read = store.read_one(entry)
+        problem = _find_problem(read.record, catalog)
+        if problem is not None:
+            left_out.append(f"{entry.location}: {problem.message}")
+            continue
+        if read.record.laps or not _belongs_to(read.record, newest):
+            continue
+        newest[entry.case] = read
+        first = first or first_judged(summary.created_at)
+    for text in left_out:
+        print_note(f"flagbench: accept: left out {text}")
+    return newest
+
+
+def latest_credible_time() -> str:
+    """The latest time that a sound record can have, UTC: one of a later time has the date of a wrong clock."""
+    return format_utc(datetime.now(timezone.utc) + CLOCK_SKEW)
+
+
+def first_judged(newest: str) -> str:
+    """The time from which records are judged together with the newest one, which is of the time `newest`."""
+    return format_utc(parse_utc(newest) - timedelta(days=JUDGED_DAYS))
+
+
+def _find_problem(record: Record, catalog: Catalog) -> FlagbenchError | None:
+    """Why a record cannot be judged, such as a case of a newer flagbench; None if it can."""
+    try:
+        facts_of_records([record], catalog)
+    except FlagbenchError as error:
+        return error
+    return None
+
+
+def _belongs_to(record: Record, newer: Mapping[str, ReadRecord]) -> bool:
+    """Whether a run belongs to the same acceptance as newer ones: it is of the same stack and number of devices."""
+    for read in newer.values():
+        if record.stack != read.record.stack:
+            return False
+        if record.system.devices_per_node != read.record.system.devices_per_node:
+            return False
+    return True
 
 
 def _runs_of_host(store: Store, record: Record) -> list[StoredRecord]:

@@ -33,6 +33,7 @@ from flagbench.manifests.limits import AcceptanceLimit, Kind
 from flagbench.manifests.model import Catalog
 from flagbench.records.model import Record
 from flagbench.verdict.recompute import recompute
+from flagbench.verdict.subject import Subject
 from flagbench_core.evidence.section import MEASURE
 
 MOST_REASONS = 3
@@ -41,23 +42,31 @@ SOAK = "soak"
 """The `part` of the checks of a soak."""
 HOW_FAST_UNKNOWN = "how fast it should be is not known"
 """What the conclusion adds if a machine was compared only with itself and its own devices."""
+_OUT_OF_TIME = ("nothing", "not run", "interrupted")
+"""What the check `ran` says was measured of a run for which there was too little time."""
 RETRY_FACTOR = 2
 """How many times the minutes another run should have, if a run of this acceptance was too short to decide."""
 
 
 def checks_of(
-    facts: Mapping[str, Any], records: Mapping[str, Record], catalog: Catalog
+    facts: Mapping[str, Any],
+    records: Mapping[str, Record],
+    catalog: Catalog,
+    subjects: Mapping[str, Subject] | None = None,
 ) -> tuple[AcceptanceCheck, ...]:
     """Every check of an acceptance, in the order in which it was made.
 
     Args:
         facts: the facts of the certificate, `document.Facts` as JSON.
         records: the records that the certificate names, by id.
+        catalog: the cases, claims and limits.
+        subjects: the records of its runs, recomputed, by id, from a caller that has them; None: recompute them.
     """
     typed_facts = msgspec.convert(facts, Facts)
     checks = list(preflight_checks(typed_facts))
     for index, part in enumerate(typed_facts.parts):
-        for check in _part_checks(part, typed_facts, records, catalog):
+        subject = _subject_of(part, records, catalog, subjects or {})
+        for check in _part_checks(part, subject, typed_facts, records, catalog):
             if _is_soak(index, typed_facts):
                 check = msgspec.structs.replace(check, part=SOAK)
             checks.append(check)
@@ -79,28 +88,40 @@ def _is_soak(index: int, facts: Facts) -> bool:
     return facts.asked.soak is not None and index == len(facts.planned) - 1
 
 
+def _subject_of(
+    part: RunPart, records: Mapping[str, Record], catalog: Catalog, subjects: Mapping[str, Subject]
+) -> Subject | None:
+    """The recomputed record of a run; None if it left none."""
+    name = part.record_id or ""
+    if name in subjects:
+        return subjects[name]
+    if name in records:
+        return recompute(records[name], catalog.cases[part.case])
+    return None
+
+
 def _part_checks(
-    part: RunPart, facts: Facts, records: Mapping[str, Record], catalog: Catalog
+    part: RunPart, subject: Subject | None, facts: Facts, records: Mapping[str, Record], catalog: Catalog
 ) -> Iterator[AcceptanceCheck]:
     """The checks of one run. A run that did not end well has no checks of its numbers."""
-    record = records.get(part.record_id or "")
-    case = catalog.cases[part.case]
-    yield check_ended(part, record, case)
-    if record is None:
+    if subject is None:
+        yield did_not_run(part.case, part.reason or "it left no record", part.state, part.remedy)
         return
+    record = subject.record
+    case = subject.case
+    yield check_ended(part, subject)
     if case.kind == MEASURE and (record.results or record.status.state == "ok"):
         yield check_same_bits(record)
     if record.status.state != "ok":
         return
-    subject = recompute(record, case)
-    yield from telemetry_checks(subject.record)
+    yield from telemetry_checks(record)
     run = JudgedRun(
         subject=subject,
         catalog=catalog,
         limits=_limits(facts, catalog),
         history=[records[name] for name in part.history if name in records],
         terms=terms_of(part.priors),
-        disturbance=_disturbance_and_power_limits(subject.record, facts),
+        disturbance=_disturbance_and_power_limits(record, facts),
     )
     if case.kind != MEASURE:
         yield from _case_checks(run)
@@ -248,10 +269,22 @@ def _action(
         return {**action, "do": "drain", "ranks": ranks, "devices": _uuids(ranks, facts, records)}
     if remedies:
         return {**action, "do": "fix", "remedies": remedies}
+    if facts.off_node:  # records do not say how many minutes they had
+        return {**action, "do": "run again"}
     minutes = facts.asked.minutes
-    if any(check.name == "ran" or check.ratio is not None for check in undecided):
+    if any(_needs_more_time(check) for check in undecided):
         minutes = RETRY_FACTOR * minutes
     return {**action, "do": "run again", "minutes": minutes}
+
+
+def _needs_more_time(check: AcceptanceCheck) -> bool:
+    """Whether a longer run may decide a check: its number was unsteady, or its run had too little time.
+
+    A run that failed, such as one of which a process was killed, did not fail for lack of time.
+    """
+    if check.name == "ran":
+        return check.measured.startswith(_OUT_OF_TIME)
+    return check.ratio is not None
 
 
 def _uuids(ranks: Sequence[int], facts: Facts, records: Mapping[str, Record]) -> list[str]:

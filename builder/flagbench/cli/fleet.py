@@ -6,7 +6,6 @@ The work is done in flagbench/fleet; this module checks the options, and prints 
 from __future__ import annotations
 
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ import msgspec
 import typer
 
 from flagbench import complete
+from flagbench.accept.from_records import JUDGED_DAYS
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
 from flagbench.console.output import check_output, echo_json, print_note, print_page, write_output
 from flagbench.errors import FlagbenchError
@@ -26,7 +26,7 @@ from flagbench.fleet.outputs import (
     openmetrics_of_fleet,
     unusable_names,
 )
-from flagbench.fleet.read import JUDGED_DAYS, read_fleet
+from flagbench.fleet.read import EXPECTED_DAYS, read_fleet
 from flagbench.fleet.table import fleet_blocks
 from flagbench.history.selection import names, parse_time
 from flagbench.manifests.load import load_catalog
@@ -37,7 +37,9 @@ def command(
     hosts: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE|-", help="The nodes that should have answered, a name a line; others are judged, too."
+            metavar="FILE|-",
+            help="The nodes that should have answered, a name a line; others are judged, too. Default: those with a "
+            f"record in the {EXPECTED_DAYS} days before --since.",
         ),
     ] = None,
     since: Annotated[
@@ -78,8 +80,8 @@ def command(
     --json prints {"store", "since", "nodes": [{"host", "action", "reason", "findings": [{"action", "source",
     "reason", "run", "value", "more"}], "slowest": {"metric", "kind", "share", "spreads", "rank"}, "last_run_at"}],
     "differences": [{"run", "device", "name", "values": [{"value", "nodes", "hosts"}]}], "compared": [{"run",
-    "device", "source", "metric", "kind", "nodes", "spread", "limit", "least_difference"}], "notes"}, the worst node
-    first.
+    "device", "source", "metric", "kind", "nodes", "middle", "spread", "limit", "least_difference",
+    "drain_difference"}], "notes"}, the worst node first.
     """
     if print_for is not None and json:
         raise FlagbenchError("--print and --json both say what is printed", remedy="give one of them")
@@ -92,14 +94,7 @@ def command(
     case_name, _ = names(case, None)
     catalog = load_catalog()
     place = open_store(store)
-    runs = read_fleet(
-        place,
-        catalog,
-        now=datetime.now(timezone.utc).replace(tzinfo=None),
-        case=case_name,
-        since=parse_time(since, "--since"),
-        expected=expected,
-    )
+    runs = read_fleet(place, catalog, case=case_name, since=parse_time(since, "--since"), hosts=expected)
     fleet = judge_fleet(runs, catalog.fleet_limits)
     if junit is not None:
         write_output(junit, junit_of_fleet(fleet))

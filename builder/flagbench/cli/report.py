@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from typing import Annotated, NamedTuple
 
 import typer
@@ -89,9 +88,8 @@ def _nodes_page(store: Store) -> _NodesPage | None:
     hosts = {entry.summary.host for entry in store.list_records() if entry.summary is not None}
     if len(hosts) < catalog.fleet_limits.min_nodes:
         return None
-    now = datetime.now(timezone.utc).replace(tzinfo=None)
     try:
-        runs = read_fleet(store, catalog, now=now, case=None, since=None, expected=())
+        runs = read_fleet(store, catalog)
     except FlagbenchError:  # no record is of a single node
         return None
     fleet = judge_fleet(runs, catalog.fleet_limits)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from flagbench.console.terminal import brief
 from flagbench.fleet.node_run import CONFIGURATION, DEVICES, NodeRun
@@ -38,29 +39,27 @@ def runs_to_compare(runs: Sequence[NodeRun]) -> dict[str, NodeRun]:
     return chosen
 
 
-def find_differences(runs: Mapping[str, NodeRun]) -> Iterator[Difference]:
+def find_differences(runs: Mapping[str, NodeRun]) -> list[Difference]:
     """The properties in which nodes differ; `runs` has one run of each node, of one case, stack and device model."""
     names: dict[str, None] = {}
     for run in runs.values():
         names.update(dict.fromkeys(run.properties))
+    differences = []
     for name in names:
         hosts_by_value: dict[str, list[str]] = {}
         for host, run in sorted(runs.items()):
             hosts_by_value.setdefault(run.properties.get(name, _MISSING), []).append(host)
         if len(hosts_by_value) == 1:
             continue
-        first = next(iter(runs.values()))
-        in_order = sorted(hosts_by_value.items(), key=lambda item: -len(item[1]))
-        values = []
-        for place, (value, hosts) in enumerate(in_order):
-            listed: tuple[str, ...] = ()
-            if place > 0:
-                listed = tuple(hosts)
-            values.append(PropertyValue(value, len(hosts), listed))
-        yield Difference(first.run, first.device, name, tuple(values))
+        (usual, hosts), *others = sorted(hosts_by_value.items(), key=lambda item: -len(item[1]))
+        values = [PropertyValue(usual, len(hosts), ())]
+        for value, hosts in others:
+            values.append(PropertyValue(value, len(hosts), tuple(hosts)))
+        differences.append(Difference(run.run, run.device, name, tuple(values)))
+    return differences
 
 
-def difference_findings(differences: Sequence[Difference], nodes: int, limits: FleetLimits) -> Iterator[Finding]:
+def difference_findings(differences: Sequence[Difference], nodes: int, limits: FleetLimits) -> list[Finding]:
     """A finding for each node and property, where more than half of the nodes have another value.
 
     Args:
@@ -68,57 +67,58 @@ def difference_findings(differences: Sequence[Difference], nodes: int, limits: F
         nodes: how many nodes have a run of it.
         limits: how many nodes must agree on the number of devices, so that one with fewer is drained.
     """
-    other_count: set[str] = set()
+    findings = []
+    with_other_count: set[str] = set()
     for difference in differences:
-        usual = difference.values[0]
+        name = difference.name
+        usual, *others = difference.values
         if 2 * usual.nodes <= nodes:
             continue
-        for value in difference.values[1:]:
-            if _are_peers_of_their_own(difference.name, value, usual, nodes, limits):
+        for value in others:
+            judgement = _judge_value(name, value, usual, nodes, limits)
+            if judgement is None:
                 continue
+            reason = (
+                f"{name} {brief(value.value, _LONGEST_VALUE)}; {usual.nodes} of {nodes} nodes have "
+                f"{brief(usual.value, _LONGEST_VALUE)}{judgement.remark}"
+            )
             for host in value.hosts:
-                if difference.name == CONFIGURATION and host in other_count:  # the count is one of the settings
+                if name == CONFIGURATION and host in with_other_count:  # the count is one of the settings
                     continue
-                if difference.name == DEVICES:
-                    other_count.add(host)
-                action = _action(difference.name, value, usual, nodes, limits)
-                reason = (
-                    f"{difference.name} {brief(value.value, _LONGEST_VALUE)}; {usual.nodes} of {nodes} nodes have "
-                    f"{brief(usual.value, _LONGEST_VALUE)}"
-                )
-                if difference.name == CONFIGURATION:
-                    reason += ", so its numbers were not compared"
-                if difference.name == DEVICES and _may_have_been_asked_for(value, usual):
-                    reason += "; its run may have been asked to use fewer"
-                yield Finding(host, action, Source.DIFFERENCE, reason, run=difference.run)
+                findings.append(Finding(host, judgement.action, Source.DIFFERENCE, reason, run=difference.run))
+            if name == DEVICES:
+                with_other_count.update(value.hosts)
+    return findings
 
 
-def _are_peers_of_their_own(
+class _Judgement(NamedTuple):
+    """What follows from a property that is not as on most nodes."""
+
+    action: Action
+    remark: str = ""
+    """What the reason adds."""
+
+
+def _judge_value(
     name: str, value: PropertyValue, usual: PropertyValue, nodes: int, limits: FleetLimits
-) -> bool:
-    """Whether nodes with other settings or another number of devices are enough to be compared among themselves.
+) -> _Judgement | None:
+    """Judge a value of a property that is not the usual one.
 
-    If almost all nodes have the same number of devices, the others have lost some, however many they are.
+    None if nodes with other settings or another number of devices are enough to be compared among themselves.
     """
-    if value.nodes < limits.min_nodes:
-        return False
-    if name == DEVICES:
-        return usual.nodes < limits.drain_fewer_devices * nodes
-    return name == CONFIGURATION
-
-
-def _action(name: str, value: PropertyValue, usual: PropertyValue, nodes: int, limits: FleetLimits) -> Action:
-    """A few devices fewer than almost all nodes have are a reason to drain a node, other differences one to look."""
-    if name != DEVICES or int(value.value) > int(usual.value):
-        return Action.LOOK
-    if usual.nodes < limits.drain_fewer_devices * nodes or _may_have_been_asked_for(value, usual):
-        return Action.LOOK
-    return Action.DRAIN
-
-
-def _may_have_been_asked_for(value: PropertyValue, usual: PropertyValue) -> bool:
-    """Whether a count is at most half of the usual one: rather a run with `--gpus 1` than that many lost devices.
-
-    A record only lists the devices of its run, so it does not say how many more the node has.
-    """
-    return 2 * int(value.value) <= int(usual.value)
+    if name == CONFIGURATION:
+        if value.nodes >= limits.min_nodes:
+            return None
+        return _Judgement(Action.LOOK, ", so its numbers were not compared")
+    if name != DEVICES:
+        return _Judgement(Action.LOOK)
+    # If almost all nodes have the same number of devices, the others have lost some, however many they are.
+    almost_all_agree = usual.nodes >= limits.drain_fewer_devices * nodes
+    if value.nodes >= limits.min_nodes and not almost_all_agree:
+        return None
+    # A record only lists the devices of its run: half of them are rather `--gpus 4` than that many lost devices.
+    if 2 * int(value.value) <= int(usual.value):
+        return _Judgement(Action.LOOK, "; its run may have been asked to use fewer")
+    if almost_all_agree and int(value.value) < int(usual.value):
+        return _Judgement(Action.DRAIN)
+    return _Judgement(Action.LOOK)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
-from flagbench.system.files import read_stdin, read_text, reason
+from flagbench.system.files import read_text, reason
 
 NODE_NAME = re.compile(r"(?!(?i:all)$)[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 """A name that may stand in a command. A leading dash would be an option, and `ALL` is every node of Slurm."""
@@ -17,9 +16,6 @@ _PREFIXES = ("node/", "nodes/")
 """What `kubectl get nodes -o name` writes before a name."""
 _BYTE_ORDER_MARK = "\ufeff"
 """What some editors write before the first line."""
-_MOST_BYTES = 1_000_000
-"""The size limit of a list of nodes."""
-_STDIN = Path("-")
 
 
 def read_hosts(path: Path, option: str) -> tuple[str, ...]:
@@ -28,7 +24,7 @@ def read_hosts(path: Path, option: str) -> tuple[str, ...]:
     Raises FlagbenchError (USAGE), which names the option, also if it cannot be read.
     """
     try:
-        text = _read(path)
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         cause = "it is not UTF-8 text"
         if isinstance(error, OSError):
@@ -38,13 +34,6 @@ def read_hosts(path: Path, option: str) -> tuple[str, ...]:
             remedy="name a file with a name a line, or - for standard input",
         ) from error
     return parse_hosts(text, option)
-
-
-def _read(path: Path) -> str:
-    """The text of a list. Raises OSError, or UnicodeDecodeError."""
-    if path == _STDIN:
-        return read_stdin(_MOST_BYTES).decode()
-    return read_text(path)
 
 
 def parse_hosts(text: str, option: str) -> tuple[str, ...]:
@@ -89,19 +78,25 @@ def match_hosts(expected: Sequence[str], recorded: Collection[str]) -> dict[str,
 
     A name with a domain and one without are the same node if no node has exactly that name, and only one matches.
     """
-    names = {host: host for host in expected if host in recorded}
-    unmatched_hosts = [host for host in expected if host not in recorded]
-    unmatched_records = [host for host in recorded if host not in names]
-    by_short_name = Counter(_short_name(host) for host in unmatched_hosts)
-    records_by_short_name = Counter(_short_name(host) for host in unmatched_records)
-    for recorded_host in unmatched_records:
-        short = _short_name(recorded_host)
-        if by_short_name[short] != 1 or records_by_short_name[short] != 1:
+    names: dict[str, str] = {}
+    expected_by_short_name: dict[str, list[str]] = {}
+    for host in expected:
+        if host in recorded:
+            names[host] = host
+        else:
+            expected_by_short_name.setdefault(_short_name(host), []).append(host)
+    recorded_by_short_name: dict[str, list[str]] = {}
+    for host in recorded:
+        if host not in names:
+            recorded_by_short_name.setdefault(_short_name(host), []).append(host)
+    for short_name, recorded_hosts in recorded_by_short_name.items():
+        expected_hosts = expected_by_short_name.get(short_name, [])
+        if len(recorded_hosts) != 1 or len(expected_hosts) != 1:
             continue
-        for host in unmatched_hosts:
-            one_has_no_domain = short in (host, recorded_host)
-            if _short_name(host) == short and one_has_no_domain:
-                names[recorded_host] = host
+        recorded_host = recorded_hosts[0]
+        expected_host = expected_hosts[0]
+        if short_name in (recorded_host, expected_host):  # otherwise they are nodes of two domains
+            names[recorded_host] = expected_host
     return names
 
 

@@ -28,21 +28,21 @@ from flagbench.manifests.limits import FleetLimits
 class FleetRuns:
     """The runs of a fleet that are judged, and the earlier ones that they are compared with."""
 
-    runs: Sequence[NodeRun]
+    runs: list[NodeRun] = field(default_factory=list)
     """Those since the time from which records are judged: of each node, case and settings the newest."""
-    earlier: Sequence[NodeRun] = ()
-    """Those before that time, one for each node, case and settings."""
-    own_checks: Mapping[str, OwnChecks] = field(default_factory=dict)
+    earlier: list[NodeRun] = field(default_factory=list)
+    """The newest before that time, of the same nodes, cases and settings."""
+    own_checks: dict[str, OwnChecks] = field(default_factory=dict)
     """What the records of each node say about it, by the name of the node."""
     expected: Sequence[str] = ()
-    """The names of the nodes that should have answered; empty if that is not known."""
+    """The names of the nodes that should have answered."""
     last_run_at: Mapping[str, str] = field(default_factory=dict)
     """The time of the newest record of each node in the store, older ones included."""
     store: str = ""
     """The address of the store that the records are from."""
     since: str = ""
     """The time from which records are judged, UTC."""
-    notes: Sequence[str] = ()
+    notes: list[str] = field(default_factory=list)
     """What could not be read, in sentences."""
 
 
@@ -58,29 +58,28 @@ def judge_fleet(fleet: FleetRuns, limits: FleetLimits) -> Fleet:
     slowest: dict[str, ComparedValue] = {}
     notes = list(fleet.notes)
     for runs in _by_family(fleet.runs):
-        family = _compare_family(runs, fleet, limits)
-        findings += family.findings
-        differences += family.differences
-        for comparison in family.comparisons:
+        chosen = runs_to_compare(runs)
+        differences_of_runs = find_differences(chosen)
+        different = difference_findings(differences_of_runs, len(chosen), limits)
+        comparisons = _compare_speed(chosen, different, fleet, limits)
+        findings += different
+        for difference in differences_of_runs:
+            if difference.name != CONFIGURATION:  # other settings are a finding, and need no row of their digests
+                differences.append(difference)
+        for comparison in comparisons:
             findings += comparison.findings
             compared += comparison.compared
             _add_slowest(slowest, comparison)
-        if not any(comparison.compared for comparison in family.comparisons):
+        if not any(comparison.compared for comparison in comparisons):
             notes.append(_not_compared(runs, limits))
-    findings_by_host: dict[str, list[Finding]] = {run.host: [] for run in fleet.runs}
-    for finding in sorted(findings, key=_gravity):
-        findings_by_host.setdefault(finding.host, []).append(finding)
-    nodes = []
-    for host, of_host in findings_by_host.items():
-        nodes.append(_node_result(host, of_host, slowest.get(host), fleet.last_run_at.get(host)))
-    nodes.sort(key=_worst_first)
+    nodes = _node_results(fleet, findings, slowest)
     return Fleet(fleet.store, fleet.since, tuple(nodes), tuple(differences), tuple(compared), tuple(notes))
 
 
 def _missing_nodes(fleet: FleetRuns) -> Iterator[Finding]:
-    """The nodes that should have answered and did not; without a list, those that did before."""
+    """The nodes that should have answered and did not."""
     answered = {run.host for run in fleet.runs}
-    for host in fleet.expected or sorted(fleet.last_run_at):
+    for host in fleet.expected:
         if host in answered:
             continue
         reason = "no record: its run was not started, was cut off, or could not be stored"
@@ -117,46 +116,25 @@ def _by_family(runs: Sequence[NodeRun]) -> list[list[NodeRun]]:
     return [families[key] for key in sorted(families)]
 
 
-@dataclass(frozen=True)
-class _Family:
-    """What was found about the nodes that ran one case on one stack and device model."""
+def _compare_speed(
+    runs: Mapping[str, NodeRun], different: Sequence[Finding], fleet: FleetRuns, limits: FleetLimits
+) -> list[Comparison]:
+    """Compare the nodes with the same settings with each other, and with their own last runs.
 
-    findings: Sequence[Finding]
-    differences: Sequence[Difference]
-    comparisons: Sequence[Comparison]
-    """With other nodes and with their own last runs, for each group of nodes with the same settings."""
-
-
-def _compare_family(runs: Sequence[NodeRun], fleet: FleetRuns, limits: FleetLimits) -> _Family:
-    """Compare the software and hardware of the nodes, then the speed of those with the same settings."""
-    chosen = runs_to_compare(runs)
-    differences = tuple(find_differences(chosen))
-    findings = tuple(difference_findings(differences, len(chosen), limits))
+    Args:
+        runs: one run of each node, of one case, stack and device model.
+        different: the nodes whose software or hardware differs from that of most.
+        fleet: for the earlier runs, and for what disturbed a node.
+        limits: those of manifests/limits.yaml.
+    """
     disturbances = {host: own.disturbance for host, own in fleet.own_checks.items() if own.disturbance}
-    excuses = Excuses(disturbances, {finding.host: finding.reason for finding in findings})
+    excuses = Excuses(disturbances, {finding.host: finding.reason for finding in different})
     comparisons = []
-    for settings in sorted({run.configuration for run in chosen.values()}):
-        peers = {host: run for host, run in chosen.items() if run.configuration == settings}
+    for settings in sorted({run.configuration for run in runs.values()}):
+        peers = {host: run for host, run in runs.items() if run.configuration == settings}
         comparisons.append(compare_with_peers(peers, excuses, limits))
-        last_runs = _last_runs(peers, fleet.earlier)
-        if last_runs:
-            comparisons.append(compare_with_last_runs(peers, last_runs, excuses, limits))
-    # Runs of a few nodes with other settings are a finding, and differ in nothing else by necessity.
-    listed = tuple(difference for difference in differences if difference.name != CONFIGURATION)
-    return _Family(findings, listed, comparisons)
-
-
-def _last_runs(runs: Mapping[str, NodeRun], earlier: Sequence[NodeRun]) -> dict[str, NodeRun]:
-    """The earlier run of each node with the same settings on the same devices."""
-    last_runs: dict[str, NodeRun] = {}
-    for last in sorted(earlier, key=lambda run: run.created_at):
-        run = runs.get(last.host)
-        if run is None or not last.is_sound:
-            continue
-        same_run = (last.run, last.device, last.configuration) == (run.run, run.device, run.configuration)
-        if same_run and last.machine == run.machine:
-            last_runs[last.host] = last
-    return last_runs
+        comparisons.append(compare_with_last_runs(peers, fleet.earlier, excuses, limits))
+    return comparisons
 
 
 def _not_compared(runs: Sequence[NodeRun], limits: FleetLimits) -> str:
@@ -169,19 +147,30 @@ def _not_compared(runs: Sequence[NodeRun], limits: FleetLimits) -> str:
 
 
 def _add_slowest(slowest: dict[str, ComparedValue], comparison: Comparison) -> None:
-    """Add to the number of each node that is furthest below its peers those of one more comparison."""
-    for host, value in comparison.values:
-        if host not in slowest or value.spreads < slowest[host].spreads:
-            slowest[host] = value
+    """Add a comparison with peers to the number of each node that is furthest below its peers, in spreads."""
+    for host, values in comparison.values_beside_peers.items():
+        for value in values:
+            if host not in slowest or value.spreads < slowest[host].spreads:
+                slowest[host] = value
 
 
-def _node_result(
-    host: str, findings: Sequence[Finding], slowest: ComparedValue | None, last_run_at: str | None
-) -> NodeResult:
-    """What to do with a node, according to its findings, the gravest first."""
-    if not findings:
-        return NodeResult(host, Action.NOTHING, "", (), slowest, last_run_at)
-    return NodeResult(host, findings[0].action, findings[0].reason, tuple(findings), slowest, last_run_at)
+def _node_results(
+    fleet: FleetRuns, findings: Sequence[Finding], slowest: Mapping[str, ComparedValue]
+) -> list[NodeResult]:
+    """What to do with each node, the worst first."""
+    findings_by_host: dict[str, list[Finding]] = {run.host: [] for run in fleet.runs}
+    for finding in sorted(findings, key=_gravity):
+        findings_by_host.setdefault(finding.host, []).append(finding)
+    nodes = []
+    for host, of_host in findings_by_host.items():
+        action = Action.NOTHING
+        reason = ""
+        if of_host:
+            action = of_host[0].action
+            reason = of_host[0].reason
+        last_run_at = fleet.last_run_at.get(host)
+        nodes.append(NodeResult(host, action, reason, tuple(of_host), slowest.get(host), last_run_at))
+    return sorted(nodes, key=_worst_first)
 
 
 def _gravity(finding: Finding) -> tuple[int, int, float]:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from flagbench.manifests.limits import Kind
-from flagbench.manifests.model import Case
 from flagbench.records.digest import history_digest, machine_digest
 from flagbench.records.model import Measurement, Record, System
 from flagbench.verdict import rules
-from flagbench.verdict.recompute import recompute
 from flagbench.verdict.subject import Subject
 from flagbench_core.evidence.roofs import COLLECTIVES
 from flagbench_core.evidence.section import MEASURE
@@ -75,9 +73,9 @@ class NodeRun:
         return int(self.properties.get(DEVICES, 0))
 
 
-def node_run(record: Record, case: Case, host: str) -> NodeRun:
+def node_run(subject: Subject, host: str) -> NodeRun:
     """Return what nodes are compared by, from the record of a run on one node; `host` is the name of that node."""
-    subject = recompute(record, case)
+    record = subject.record
     is_sound = record.status.state == "ok" and not rules.check_record(subject)
     values: dict[str, NodeValue] = {}
     properties: dict[str, str] = {}

@@ -11,6 +11,7 @@ from flagbench.accept.judge import checks_of
 from flagbench.fleet.result import Action, Finding, Source
 from flagbench.manifests.model import Catalog
 from flagbench.records.model import Record
+from flagbench.verdict.subject import Subject
 
 _DISTURBANCES = ("alone", "throttled", "undisturbed", "quota")
 """The checks that do not pass if something slowed the node for a time: then it is not drained for its speed."""
@@ -25,8 +26,8 @@ class OwnChecks:
     """What slowed the node for a time, in words; empty if nothing did."""
 
 
-def check_node(host: str, records: Sequence[Record], catalog: Catalog) -> OwnChecks:
-    """Judge a node by the newest record of each of its cases. `catalog` has the claims, too.
+def check_node(host: str, subjects: Sequence[Subject], catalog: Catalog) -> OwnChecks:
+    """Judge a node by the newest record of each of its cases, recomputed. `catalog` has the claims, too.
 
     A slow number of a node that was disturbed is no reason to drain it.
 
@@ -35,11 +36,14 @@ def check_node(host: str, records: Sequence[Record], catalog: Catalog) -> OwnChe
     """
     findings: list[Finding] = []
     disturbances: list[str] = []
-    for stack in sorted({record.stack for record in records}):
-        of_stack = [record for record in records if record.stack == stack]
-        facts = facts_of_records(of_stack, catalog)
-        by_id = {record.record_id: record for record in of_stack}
-        checks = checks_of(facts, by_id, catalog)
+    for stack in sorted({subject.record.stack for subject in subjects}):
+        of_stack = {}
+        for subject in subjects:
+            if subject.record.stack == stack:
+                of_stack[subject.record.record_id] = subject
+        records = {name: subject.record for name, subject in of_stack.items()}
+        facts = facts_of_records([*records.values()], catalog)
+        checks = checks_of(facts, records, catalog, of_stack)
         disturbance = _disturbance(checks)
         if disturbance:
             disturbances.append(disturbance)
@@ -51,7 +55,7 @@ def check_node(host: str, records: Sequence[Record], catalog: Catalog) -> OwnChe
             if action is Action.DRAIN and check.reference is not None and disturbance:
                 action = Action.LOOK
                 reason = f"{reason}; not drained for that: {disturbance}"
-            findings.append(Finding(host, action, Source.OWN_CHECKS, reason, run=_run_of(check, of_stack)))
+            findings.append(Finding(host, action, Source.OWN_CHECKS, reason, run=_run_of(check, [*records.values()])))
     return OwnChecks(tuple(findings), "; ".join(disturbances))
 
 

@@ -1,113 +1,96 @@
-"""Reads the runs of a fleet from a store: of each node, case and settings the newest record, and an earlier one."""
+"""Reads the runs of a fleet from a store: of each node, case and settings the newest record, and the one before."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
-from typing import NamedTuple
 
+from flagbench.accept.from_records import first_judged, latest_credible_time
 from flagbench.errors import FlagbenchError
 from flagbench.fleet.hosts import match_hosts
 from flagbench.fleet.judge import FleetRuns
-from flagbench.fleet.node_run import NodeRun, node_run
+from flagbench.fleet.node_run import node_run
 from flagbench.fleet.own_checks import OwnChecks, check_node
 from flagbench.fleet.result import Action, Finding, Source
 from flagbench.manifests.model import Catalog
-from flagbench.records.model import Record
-from flagbench.records.read import read_record
-from flagbench.records.store import Store, StoredRecord
-from flagbench.system.clock import TIME_FORMAT, parse_utc
-from flagbench.verdict.series import CLOCK_SKEW
+from flagbench.records.store import ReadRecord, Store, StoredRecord
+from flagbench.system.clock import parse_utc, utc_now
+from flagbench.verdict.recompute import recompute
+from flagbench.verdict.subject import Subject
 from flagbench_core.exit_codes import ExitCode
 
-JUDGED_DAYS = 7
-"""How many days before the newest record the records begin that are judged, unless `--since` says otherwise."""
+EXPECTED_DAYS = 28
+"""Without a list of nodes, those are expected that have a record of so many days before `--since` or of a later time.
+
+Names that are seen once, such as those of pods, are not missed for longer than that.
+"""
 
 
 @dataclass
 class _Entries:
-    """The listed records that are to be read, and what became known about the others."""
+    """The listed records of single nodes that are to be read, and what the listing alone says."""
 
     since: str = ""
     """The time from which records are judged."""
     judged: list[StoredRecord] = field(default_factory=list)
+    """Since that time, the newest of each node, case and settings."""
     earlier: list[StoredRecord] = field(default_factory=list)
+    """The newest before that time, of the same nodes, cases and settings."""
     last_run_at: dict[str, str] = field(default_factory=dict)
     """The time of the newest record of each node, by the name in the record."""
-    hosts_of_larger_runs: set[str] = field(default_factory=set)
-    """The names in the records of runs on several nodes: such a record only names the first of them."""
     notes: list[str] = field(default_factory=list)
+    """Why records cannot be read."""
 
 
 def read_fleet(
-    store: Store, catalog: Catalog, *, now: datetime, case: str | None, since: str | None, expected: Sequence[str]
+    store: Store, catalog: Catalog, *, case: str | None = None, since: str | None = None, hosts: Sequence[str] = ()
 ) -> FleetRuns:
     """Read the runs of a fleet.
 
     Args:
         store: where the records of the nodes are.
         catalog: the cases, stacks and claims.
-        now: the time; records of a later time are left out.
         case: the only case whose records are read; None: all.
-        since: the time from which records are judged, UTC; None: JUDGED_DAYS before the newest record.
-        expected: the names of the nodes that should have answered.
+        since: the time from which records are judged, UTC; None: `first_judged`, seven days before the newest record.
+        hosts: the names of the nodes that should have answered; empty: those seen in the last EXPECTED_DAYS.
 
-    Raises FlagbenchError (DATA) if the store has no records since then, and no nodes are expected.
+    Raises FlagbenchError (DATA) if the store has no records since then, and no list of nodes is given.
     """
-    entries = _choose_entries(store.list_records(case), now, since)
-    if not entries.judged and not expected:
-        if entries.last_run_at:
-            newest = max(entries.last_run_at.values())
-            raise FlagbenchError(
-                f"no record in {store.url} is of {entries.since} or later; the newest is of {newest}",
-                remedy="give an earlier --since, or leave it out",
-                code=ExitCode.DATA,
-            )
+    entries = _choose_entries(store.list_records(case), catalog, since)
+    if not entries.last_run_at and not hosts:
         raise FlagbenchError(
             f"there are no records to compare in {store.url}",
             remedy="run `flagbench accept --store URL` or a job with --store on each node, or name another store",
             code=ExitCode.DATA,
         )
-    names = match_hosts(expected, entries.last_run_at)
-    runs: list[NodeRun] = []
-    own_checks: dict[str, OwnChecks] = {}
-    # Node by node: the records of 512 nodes together take 0.4 GB of memory, and more with more devices.
-    judged = _read_records(store, entries.judged, catalog, names, entries)
-    for host, of_host in groupby(judged, key=_host):
-        records = [read.record for read in of_host]
-        runs += [node_run(record, catalog.cases[record.case], host) for record in records]
-        own_checks[host] = _check_newest(host, records, catalog)
-    earlier = []
-    for read in _read_records(store, entries.earlier, catalog, names, entries):
-        earlier.append(node_run(read.record, catalog.cases[read.record.case], read.host))
-    known = {run.host for run in (*runs, *earlier)}
-    last_run_at = {}
-    for recorded_host, time in entries.last_run_at.items():
-        host = names.get(recorded_host, recorded_host)
-        if host in known or recorded_host not in entries.hosts_of_larger_runs:
-            last_run_at[host] = time
-    return FleetRuns(
-        runs=runs,
-        earlier=earlier,
-        own_checks=own_checks,
-        expected=expected,
+    newest = max(entries.last_run_at.values(), default="")
+    if newest < entries.since and not hosts:
+        raise FlagbenchError(
+            f"no record in {store.url} is of {entries.since} or later; the newest is of {newest}",
+            remedy="give an earlier --since, or leave it out",
+            code=ExitCode.DATA,
+        )
+    names = match_hosts(hosts, entries.last_run_at)
+    last_run_at = {names.get(host, host): time for host, time in entries.last_run_at.items()}
+    fleet = FleetRuns(
+        expected=hosts or _hosts_seen_lately(last_run_at, entries.since),
         last_run_at=last_run_at,
         store=store.url,
         since=entries.since,
         notes=entries.notes,
     )
+    _add_runs(fleet, store.read_all(sorted((*entries.judged, *entries.earlier), key=_host_in_record)), catalog, names)
+    return fleet
 
 
-def _choose_entries(listed: Iterable[StoredRecord], now: datetime, since: str | None) -> _Entries:
-    """Choose the records to read by their summaries: the newest since a time, and the newest before it.
-
-    The listing has the newest record first.
-    """
-    entries = _Entries()
-    latest = (now + CLOCK_SKEW).strftime(TIME_FORMAT)
-    chosen: set[tuple[str | bool | None, ...]] = set()
+def _choose_entries(listed: Iterable[StoredRecord], catalog: Catalog, since: str | None) -> _Entries:
+    """Choose the records to read by their summaries. The listing has the newest record first."""
+    entries = _Entries(since=since or "")
+    latest = latest_credible_time()
+    judged: set[tuple[str | None, ...]] = set()
+    earlier: set[tuple[str | None, ...]] = set()
     for entry in listed:
         summary = entry.summary
         if summary is None:
@@ -119,59 +102,64 @@ def _choose_entries(listed: Iterable[StoredRecord], now: datetime, since: str | 
         if summary.created_at > latest:
             entries.notes.append(f"{entry.location}: it is dated in the future, {summary.created_at}")
             continue
+        if summary.nodes != 1:  # it only names the first of them
+            continue
         if not entries.since:
-            entries.since = since or _days_before(summary.created_at)
+            entries.since = first_judged(summary.created_at)
         entries.last_run_at.setdefault(summary.host, summary.created_at)
-        period = entries.earlier
+        if entry.case not in catalog.cases:
+            if summary.created_at >= entries.since:
+                entries.notes.append(f"{entry.location}: this flagbench does not know the case '{entry.case}'")
+            continue
+        settings = (summary.host, entry.case, entry.stack, summary.history_digest)
         if summary.created_at >= entries.since:
-            period = entries.judged
-        group = (summary.host, entry.case, entry.stack, summary.history_digest, period is entries.judged)
-        if group not in chosen:
-            chosen.add(group)
-            period.append(entry)
+            if settings not in judged:
+                judged.add(settings)
+                entries.judged.append(entry)
+        elif settings in judged and settings not in earlier:
+            earlier.add(settings)
+            entries.earlier.append(entry)
+    entries.since = entries.since or first_judged(utc_now())  # no node has a record
     return entries
 
 
-def _days_before(time: str) -> str:
-    """The time JUDGED_DAYS before another, UTC."""
-    earlier = parse_utc(time) - timedelta(days=JUDGED_DAYS)
-    return earlier.strftime(TIME_FORMAT)
+def _hosts_seen_lately(last_run_at: Mapping[str, str], since: str) -> list[str]:
+    """The names of the nodes with a record that is at most EXPECTED_DAYS older than those that are judged."""
+    hosts = []
+    for host, time in sorted(last_run_at.items()):
+        if parse_utc(since) - parse_utc(time) <= timedelta(days=EXPECTED_DAYS):
+            hosts.append(host)
+    return hosts
 
 
-class _ReadRecord(NamedTuple):
-    """A record of a run on one node."""
+def _add_runs(
+    fleet: FleetRuns,
+    read: Iterable[tuple[StoredRecord, ReadRecord | FlagbenchError]],
+    catalog: Catalog,
+    names: Mapping[str, str],
+) -> None:
+    """Add the runs of each node, and its own checks, to a fleet.
 
-    host: str
-    """The name of the node, as it is in the list of expected nodes."""
-    record: Record
-
-
-def _host(read: _ReadRecord) -> str:
-    return read.host
-
-
-def _read_records(
-    store: Store, listed: Sequence[StoredRecord], catalog: Catalog, names: Mapping[str, str], entries: _Entries
-) -> Iterator[_ReadRecord]:
-    """Yield the records of runs on one node, node by node. Adds to `entries` why others cannot be judged.
-
-    `names` has the name of each expected node by the name in its records.
+    Args:
+        read: the records, those of a node one after another: the records of 512 nodes together take 0.4 GB of memory.
+        names: the name of each expected node by the name in its records.
     """
-    for entry, content in store.read_all(sorted(listed, key=_host_in_record)):
-        try:
+    for recorded_host, of_host in groupby(read, key=lambda pair: _host_in_record(pair[0])):
+        host = names.get(recorded_host, recorded_host)
+        judged = []
+        for entry, content in of_host:
             if isinstance(content, FlagbenchError):
-                raise content
-            record = read_record(content)
-        except FlagbenchError as error:
-            entries.notes.append(f"{entry.location}: {error.message}")
-            continue
-        host = _host_in_record(entry)
-        if record.case not in catalog.cases:
-            entries.notes.append(f"{entry.location}: this flagbench does not know the case '{record.case}'")
-        elif record.system.nodes > 1:
-            entries.hosts_of_larger_runs.add(host)
-        else:
-            yield _ReadRecord(names.get(host, host), record)
+                fleet.notes.append(f"{entry.location}: {content.message}")
+                continue
+            subject = recompute(content.record, catalog.cases[entry.case])
+            run = node_run(subject, host)
+            if run.created_at < fleet.since:
+                fleet.earlier.append(run)
+                continue
+            fleet.runs.append(run)
+            judged.append(subject)
+        if judged:
+            fleet.own_checks[host] = _check_newest(host, judged, catalog)
 
 
 def _host_in_record(entry: StoredRecord) -> str:
@@ -181,11 +169,11 @@ def _host_in_record(entry: StoredRecord) -> str:
     return entry.summary.host
 
 
-def _check_newest(host: str, records: Sequence[Record], catalog: Catalog) -> OwnChecks:
+def _check_newest(host: str, subjects: Sequence[Subject], catalog: Catalog) -> OwnChecks:
     """The checks of one node from the newest record of each of its cases."""
-    newest: dict[str, Record] = {}
-    for record in sorted(records, key=lambda record: record.created_at):
-        newest[f"{record.case}:{record.stack}"] = record
+    newest: dict[tuple[str, str], Subject] = {}
+    for subject in sorted(subjects, key=lambda subject: subject.record.created_at):
+        newest[subject.record.case, subject.record.stack] = subject
     try:
         return check_node(host, [*newest.values()], catalog)
     except FlagbenchError as error:

@@ -89,12 +89,16 @@ class ComparedNumber:
     kind: Kind
     nodes: int
     """The nodes whose middle and spread were used."""
+    middle: float
+    """Where most of them lie, in FLOP/s, B/s or the unit of the metric; for the last run, the change as a ratio."""
     spread: float
     """The spread between them, relative."""
     limit: float
     """How many spreads below the middle a node is named."""
     least_difference: float
     """The share below the middle from which a node is named: what is less cannot be told at this spread."""
+    drain_difference: float
+    """The share below the middle from which a named node is to be drained, unless something else explains it."""
 
 
 @dataclass(frozen=True)

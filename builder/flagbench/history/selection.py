@@ -15,7 +15,7 @@ from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.records.index import Summary
 from flagbench.records.store import Store, StoredRecord
-from flagbench.system.clock import TIME_FORMAT, parse_utc
+from flagbench.system.clock import format_utc, parse_utc
 from flagbench.verdict.early_end import find_early_end
 from flagbench.verdict.result import four_digits
 
@@ -132,4 +132,4 @@ def parse_time(text: str | None, option: str) -> str | None:
             f"{option}: '{text}' is neither an age nor a date",
             remedy="give an age in hours, days or weeks (12h, 30d, 2w), or a date (2026-01-31)",
         ) from None
-    return time.strftime(TIME_FORMAT)
+    return format_utc(time)

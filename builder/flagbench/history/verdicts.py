@@ -22,8 +22,7 @@ from flagbench.manifests.rows import CATALOGUE, published_rows
 from flagbench.records.blobs import Unread
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
-from flagbench.records.read import read_record
-from flagbench.records.store import Store, StoredRecord
+from flagbench.records.store import ReadRecord, Store, StoredRecord
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.interval import list_candidates
@@ -55,8 +54,8 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
     judged: dict[int, StoredRecord] = {}
     """By the identity of the entry, the same record with its verdict; two entries can have one id."""
     try:
-        for entry, content in counted(store.read_all(outdated), len(outdated), "computing verdicts"):
-            judged[id(entry)] = _judge_entry(entry, content, catalog)
+        for entry, read in counted(store.read_all(outdated), len(outdated), "computing verdicts"):
+            judged[id(entry)] = _judge_entry(entry, read, catalog)
     finally:
         store.remember(judged.values())  # also those before an interrupt: the next listing computes the others
     return [judged.get(id(entry), entry) for entry in entries]
@@ -67,16 +66,15 @@ def _is_outdated(entry: StoredRecord) -> bool:
     return entry.summary is not None and entry.summary.basis != _basis_of(entry.case)
 
 
-def _judge_entry(entry: StoredRecord, content: bytes | FlagbenchError, catalog: Catalog) -> StoredRecord:
+def _judge_entry(entry: StoredRecord, read: ReadRecord | FlagbenchError, catalog: Catalog) -> StoredRecord:
     """Return a listed record with its verdict, or with the error if it cannot be read or judged.
 
-    `content` is the record, or the error of reading it.
+    `read` is the record, or the error of reading it.
     """
     try:
-        if isinstance(content, FlagbenchError):
-            raise content
-        record = read_record(content)
-        summary = _judge(record, catalog)
+        if isinstance(read, FlagbenchError):
+            raise read
+        summary = _judge(read.record, catalog)
     except FlagbenchError as error:
         return replace(entry, summary=None, error=error.message, unread=isinstance(error, Unread))
     return replace(entry, summary=summary)

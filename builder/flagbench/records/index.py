@@ -60,6 +60,8 @@ class Summary(msgspec.Struct, frozen=True):
     """Whether the record is valid and has evidence."""
     basis: str | None = None
     """What the verdict was computed with: the number of the rules, and a digest of the case and its claims."""
+    nodes: int | None = None
+    """The number of nodes of the run; None in an index of an earlier version, whose records are read again."""
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
@@ -86,6 +88,7 @@ def summary_of(record: Record) -> Summary:
         reason=record.status.reason,
         host=host_of(record),
         device=_device_of(record),
+        nodes=record.system.nodes,
     )
 
 

@@ -64,9 +64,13 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
         content = source
     else:
         content, name = read_content(source)
-    raw = parse(content, name)
+    return to_record(parse(content, name), name)
+
+
+def to_record(raw: dict[str, Any], name: str = "the record") -> Record:
+    """Return a parsed document as a record; errors call it `name`. Raises RecordError (DATA), as `read_record`."""
     try:
-        return _to_record(raw)
+        return _convert(raw)
     except msgspec.ValidationError as error:
         fault = _validation_fault(error)
     except ValueError as error:
@@ -75,7 +79,7 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
     raise RecordError(f"{name} is not a valid {RECORD_VERSION}: {fault}", remedy=remedy)
 
 
-def _to_record(raw: dict[str, Any]) -> Record:
+def _convert(raw: dict[str, Any]) -> Record:
     """Return a parsed document as a record.
 
     Raises ValueError, with the field's path first, or msgspec.ValidationError for one that is not valid.

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from flagbench.console.output import counted
 from flagbench.console.terminal import brief
@@ -25,7 +25,8 @@ from flagbench.records.bucket_blobs import BucketBlobs, request_errors, store_er
 from flagbench.records.bundles import Bundles
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.index import Index, Summary, summary_of
-from flagbench.records.read import MAX_RECORD_BYTES, parse, read_record
+from flagbench.records.model import Record
+from flagbench.records.read import MAX_RECORD_BYTES, parse, read_record, to_record
 from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store_keys import Place, check_record_id, parse_key, prefix
 from flagbench.system.user_folders import data_folder
@@ -66,6 +67,14 @@ class StoredRecord:
     def problem(self) -> str | None:
         """Why the store cannot have put this here, such as `it is not a file`; None for a record, damaged or not."""
         return self.blob.problem
+
+
+class ReadRecord(NamedTuple):
+    """A record that was read from a store."""
+
+    content: bytes
+    """Its bytes, as they were stored."""
+    record: Record
 
 
 class Store:
@@ -173,23 +182,37 @@ class Store:
 
     def read(self, record: StoredRecord) -> bytes:
         """Return the bytes of a listed record. Raises StoreError as `get` does."""
-        if record.problem is not None:
-            raise damaged(record.location, f"is not a record: {record.problem}")
-        return self._get_checked(record.blob)
+        content = self._fetch(record)
+        self._parse_checked(record.blob, content)
+        return content
 
-    def read_all(self, records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, bytes | FlagbenchError]]:
-        """Yield each listed record with its bytes, or with the error of reading it.
+    def read_one(self, entry: StoredRecord) -> ReadRecord:
+        """Return the record of an entry. Raises StoreError as `get` does, or RecordError if it is not valid."""
+        return self._to_read_record(entry, self._fetch(entry))
 
-        From a server, several are read at a time.
+    def read_all(self, entries: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, ReadRecord | FlagbenchError]]:
+        """Yield each entry with its record, or with the error of reading it.
+
+        From a server, several are fetched at a time. They are parsed as the caller iterates: a parsed record takes
+        many times the memory of its bytes.
         """
 
-        def read(record: StoredRecord) -> tuple[StoredRecord, bytes | FlagbenchError]:
+        def fetch(entry: StoredRecord) -> tuple[StoredRecord, bytes | FlagbenchError]:
             try:
-                return record, self.read(record)
+                return entry, self._fetch(entry)
             except FlagbenchError as error:
-                return record, error
+                return entry, error
 
-        yield from self._map(read, records)
+        for entry, content in self._map(fetch, entries):
+            if isinstance(content, FlagbenchError):
+                yield entry, content
+                continue
+            try:
+                read = self._to_read_record(entry, content)
+            except FlagbenchError as error:
+                yield entry, error
+                continue
+            yield entry, read
 
     def list_records(self, case: str | None = None, *stacks: str) -> Iterator[StoredRecord]:
         """Yield the records of a case and of stacks, the newest first, then other files in the records' folders.
@@ -299,10 +322,10 @@ class Store:
         if blob.problem is not None:
             return replace(self._stored_record(place, blob, created_at), error=blob.problem)
         summary = index.get(blob.key, blob.stamp)
-        if summary is None:
+        if summary is None or summary.nodes is None:
             try:
-                content = self._get_checked(blob)
-                summary = summary_of(read_record(content))
+                content = self.blobs.get(blob.key, MAX_RECORD_BYTES)
+                summary = summary_of(to_record(self._parse_checked(blob, content)))
             except FlagbenchError as error:
                 unread = isinstance(error, Unread)
                 return replace(self._stored_record(place, blob, created_at), error=error.message, unread=unread)
@@ -314,12 +337,27 @@ class Store:
         return StoredRecord(place.record_id, place.case, place.stack, created_at, location, blob)
 
     def _get_checked(self, blob: Blob) -> bytes:
-        """Return the bytes of a record after checking that it is the one that its key names.
+        """Return the bytes of a record. Raises StoreError as `_parse_checked` does."""
+        content = self.blobs.get(blob.key, MAX_RECORD_BYTES)
+        self._parse_checked(blob, content)
+        return content
+
+    def _fetch(self, entry: StoredRecord) -> bytes:
+        """Return the bytes of a listed record unchecked. Raises StoreError if it is no record or cannot be read."""
+        if entry.problem is not None:
+            raise damaged(entry.location, f"is not a record: {entry.problem}")
+        return self.blobs.get(entry.blob.key, MAX_RECORD_BYTES)
+
+    def _to_read_record(self, entry: StoredRecord, content: bytes) -> ReadRecord:
+        """Parse, check and validate the content of an entry. Raises StoreError or RecordError."""
+        return ReadRecord(content, to_record(self._parse_checked(entry.blob, content)))
+
+    def _parse_checked(self, blob: Blob, content: bytes) -> dict[str, Any]:
+        """Parse a record and check that it is the one that its key names.
 
         Raises StoreError (DATA), or RecordError if it is not a record.
         """
         location = self.blobs.location(blob.key)
-        content = self.blobs.get(blob.key, MAX_RECORD_BYTES)
         raw = parse(content, f"the stored record {location}")
         place = parse_key(blob.key)
         if place is None or place.problem:
@@ -334,7 +372,7 @@ class Store:
             if in_content[name] != expected:
                 problem = f"is not the record named by its path: its {name} is {brief(in_content[name])}"
                 raise damaged(location, problem)
-        return content
+        return raw
 
 
 def _only(names: tuple[str, ...]) -> str | None:

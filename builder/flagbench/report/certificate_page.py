@@ -39,6 +39,8 @@ def action_text(certificate: Mapping[str, Any]) -> str:
     action = certificate["action"]
     if action["do"] == "use":
         return "Use this machine."
+    if action["do"] == "run again" and action["minutes"] is None:
+        return "Run it again."
     if action["do"] == "run again":
         return f"Run it again with --minutes {action['minutes']:g}."
     if action["do"] == "fix":

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.records.named import note
-from flagbench.records.read import read_record
 from flagbench.records.series import load_all
 from flagbench.records.store import Store, StoredRecord
 
@@ -54,17 +53,13 @@ def record_lines(store: Store, entries: Sequence[StoredRecord]) -> list[str]:
     A record that is stored in one line is exported byte for byte: a series has the sha256 of its records.
     """
     lines = []
-    for entry, content in store.read_all(entries):
-        try:
-            if isinstance(content, FlagbenchError):
-                raise content
-            raw = read_record(content).raw
-        except FlagbenchError as error:
-            note(entry.location, entry.problem or error.message)
+    for entry, read in store.read_all(entries):
+        if isinstance(read, FlagbenchError):
+            note(entry.location, entry.problem or read.message)
             continue
-        text = content.decode("utf-8").removesuffix("\n")
+        text = read.content.decode("utf-8").removesuffix("\n")
         if "\n" in text:
-            text = _to_one_line(raw)
+            text = _to_one_line(read.record.raw)
         lines.append(f"{text}\n")
     return lines
 

@@ -216,11 +216,11 @@ def _record_pages(store: Store, catalog: Catalog, newest: Sequence[StoredRecord]
     latest: dict[str, Record] = {}
     """By the digest of the configuration, the latest record so far of a run that ended well and has losses."""
     oldest_first = newest[::-1]
-    for entry, content in store.read_all(oldest_first):
-        if isinstance(content, FlagbenchError):
+    for entry, read in store.read_all(oldest_first):
+        if isinstance(read, FlagbenchError):
             continue
+        record = read.record
         try:
-            record = read_record(content)
             before = None
             if record.status.state == "ok":
                 before = latest.get(record.config_digest or "")

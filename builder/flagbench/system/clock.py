@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from datetime import datetime, timezone
 
-TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-"""How a record writes a time, in UTC: `2026-11-28T16:00:00Z`. Such times sort as texts."""
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def utc_now() -> str:
-    """The time of day in UTC, to the second, as a record writes it."""
-    return datetime.now(timezone.utc).strftime(TIME_FORMAT)
+    """The time of day in UTC, to the second, as a record writes it: `2026-11-28T16:00:00Z`."""
+    return format_utc(datetime.now(timezone.utc))
+
+
+def format_utc(time: datetime) -> str:
+    """A time in UTC as a record writes it; such texts sort by time."""
+    return f"{time.year:04}-{time:%m-%dT%H:%M:%SZ}"  # strftime writes the year 1 as `1`
 
 
 def parse_utc(text: str) -> datetime:
     """The time of a record as a datetime in UTC, without a time zone. Raises ValueError for another format."""
-    return datetime.strptime(text, TIME_FORMAT)
+    return datetime.strptime(text, _TIME_FORMAT)
 
 
 def elapsed() -> float:

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flagbench.accept.check import AcceptanceCheck, Outcome, did_not_run, not_known
+from flagbench.accept.check import AcceptanceCheck, Outcome, not_known
 from flagbench.accept.document import RunPart
 from flagbench.console.terminal import brief
 from flagbench.machine.disturbance_limits import MEMORY_BEFORE
-from flagbench.manifests.model import Case
 from flagbench.records.model import Check, Record
 from flagbench.verdict import rules
 from flagbench.verdict.disturbance import describe_others_on_devices, describe_others_on_processors, find_throttling
-from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules.comparison import HEATED
 from flagbench.verdict.subject import Subject
 from flagbench_core.exit_codes import ExitCode
@@ -33,11 +31,10 @@ REASON_LENGTH = 300
 """The most characters of a reason that comes from a record."""
 
 
-def check_ended(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
+def check_ended(part: RunPart, subject: Subject) -> AcceptanceCheck:
     """The check `ran`: whether a run ended well, and its record is sound."""
-    if record is None:
-        return did_not_run(case.name, part.reason or "it left no record", part.state, part.remedy)
-    ending = _judge_ending(part, record, case)
+    record = subject.record
+    ending = _judge_ending(part, subject)
     measured = part.state
     if len(record.laps) == 1:
         measured = f"{part.state}, 1 lap"
@@ -48,7 +45,7 @@ def check_ended(part: RunPart, record: Record | None, case: Case) -> AcceptanceC
         ranks = (0,)
     return AcceptanceCheck(
         name="ran",
-        part=case.name,
+        part=part.case,
         outcome=ending.outcome,
         measured=measured,
         against="its own checks",
@@ -79,8 +76,9 @@ class _Ending(NamedTuple):
     """Why it did not end well; empty if it did."""
 
 
-def _judge_ending(part: RunPart, record: Record, case: Case) -> _Ending:
+def _judge_ending(part: RunPart, subject: Subject) -> _Ending:
     """Whether a run ended well: wrong results fail, and everything else that went wrong is inconclusive."""
+    record = subject.record
     failed = [check for check in record.checks if not check.ok]
     wrong = [check for check in failed if _computes_wrongly(check)]
     if wrong:
@@ -88,7 +86,7 @@ def _judge_ending(part: RunPart, record: Record, case: Case) -> _Ending:
     if record.status.state != "ok":
         reason = _details(failed) or record.status.reason or part.reason or "it left no record"
         return _Ending(Outcome.INCONCLUSIVE, reason)
-    invalid = rules.check_record(recompute(record, case))
+    invalid = rules.check_record(subject)
     if invalid:
         messages = [finding.message for finding in invalid[:MOST_INVALID]]
         return _Ending(Outcome.INCONCLUSIVE, "; ".join(messages))

@@ -17,7 +17,7 @@ from typing import Any
 from flagbench.errors import FlagbenchError
 from flagbench.runs.launchers.frozen import explain_freeze
 from flagbench.runs.request import RunRequest, new_run_id
-from flagbench.system.clock import TIME_FORMAT
+from flagbench.system.clock import format_utc
 from flagbench_core import DIVISION, __version__
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.host_name import host_name
@@ -192,7 +192,7 @@ def record_of_killed(request: RunRequest, error: FlagbenchError, *, image: RunIm
         "schema": "record/v1",
         "record_id": f"{now:%Y%m%dT%H%M%SZ}-{name}",
         "run_id": request.options.run_id or new_run_id(),
-        "created_at": now.strftime(TIME_FORMAT),
+        "created_at": format_utc(now),
         "flagbench": {"version": __version__, "commit": None},
         "case": request.case.name,
         "stack": request.stack.name,

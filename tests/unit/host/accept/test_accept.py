@@ -178,6 +178,12 @@ def test_what_is_not_decided_is_run_again(change: Callable[[Raw, Raw], Any]) -> 
     assert found["action"]["minutes"] >= 1
 
 
+@pytest.mark.parametrize(("state", "minutes"), [("not run", 2), ("interrupted", 2), ("failed", 1)])
+def test_only_a_run_that_was_cut_short_is_given_more_minutes(state: str, minutes: float) -> None:
+    found, _ = concluded(lambda facts, raw: facts["parts"][0].update(record_id=None, state=state))
+    assert found["action"]["minutes"] == minutes
+
+
 def test_a_run_without_its_device_is_one_reason() -> None:
     found, checks = concluded(lambda facts, raw: refused(facts, raw) or raw["results"].clear())
     assert (list(checks), found["action"]["do"]) == (["ran"], "fix")

@@ -220,6 +220,32 @@ def test_off_the_node_without_records_of_the_future(accept: Callable[[str], Raw]
     assert [part["record_id"] for part in certificate["facts"]["parts"]] == ["record-of-run-1", "record-of-run-2"]
 
 
+def test_off_the_node_without_records_that_cannot_be_judged(
+    accept: Callable[[str], Raw], flagbench: Flagbench, store: Store, tmp_path: Path
+) -> None:
+    accept(CPU)
+    accept(CPU)
+    distilbert, roofs, *_ = store.list_records()
+    Path(distilbert.location).write_text("{}")
+    raw = json.loads(store.read(roofs))
+    raw["config"]["gpus"] = 10**9
+    Path(roofs.location).write_text(json.dumps(raw))
+
+    ended = flagbench(f"accept --from {store.url} --host {HOST} --json --out {tmp_path / 'off.tar.gz'}")
+
+    parts = json.loads(ended.out)["facts"]["parts"]
+    assert [part["record_id"] for part in parts] == ["record-of-run-1", "record-of-run-2"]
+    assert distilbert.location in ended.err
+    assert roofs.location in ended.err
+
+
+def test_off_the_node_where_a_rank_was_killed(accept: Callable[[str], Raw], runs: RecordedRuns, store: Store) -> None:
+    runs.change = lambda raw: raw["status"].update(state="failed", exit_code=4, reason="rank 1 was killed")
+    accept(CPU)
+    certificate = accept(f"--from {store.url} --host {HOST}")
+    assert (certificate["action"]["do"], certificate["action"]["minutes"]) == ("run again", None)
+
+
 @pytest.mark.usefixtures("h100")
 def test_off_the_node_of_an_accelerator(accept: Callable[[str], Raw], store: Store) -> None:
     accept("--case llama3.1-8b-lora --gpus 1 --via docker --minutes 30")

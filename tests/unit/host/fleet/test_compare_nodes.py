@@ -183,10 +183,6 @@ def test_expected_nodes_without_a_record_are_missing() -> None:
     assert node(fleet, "old").last_run_at == BEFORE
 
 
-def test_without_a_list_those_that_answered_before_are_missing() -> None:
-    assert judge(last_run_at={"old": BEFORE}).hosts(Action.MISSING) == ["old"]
-
-
 def test_a_node_that_lacks_one_of_two_cases_is_missing() -> None:
     trained = [replace(run, run="llama3-8b:cuda13") for run in sound_nodes(19)]
 

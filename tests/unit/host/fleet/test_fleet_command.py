@@ -117,6 +117,18 @@ def test_a_node_without_a_record_since_is_missing(store: Store, flagbench: Flagb
     assert judged(flagbench, "--since=2026-11-01", code=ExitCode.OK)["since"] == "2026-11-01T00:00:00Z"
 
 
+def test_without_a_list_a_node_is_missing_for_four_weeks(store: Store, flagbench: Flagbench) -> None:
+    put_fleet(store, day=8)
+    for host, created_at in (("lost", "2026-10-20T00:00:00Z"), ("pod-of-summer", "2026-09-20T00:00:00Z")):
+        raw = json.loads(fleet_record(host, 20, SPREAD, gpus=1))
+        raw.update(created_at=created_at, record_id=f"record-of-{host}")
+        store.put(json.dumps(raw).encode())
+
+    document = judged(flagbench, code=ExitCode.INCONCLUSIVE)
+
+    assert names_of(document, "missing") == ["lost"]
+
+
 def test_commands_are_printed_alone(store: Store, flagbench: Flagbench, tmp_path: Path) -> None:
     put_fleet(store, BY_NAME["one bit differs"])
     junit, openmetrics = tmp_path / "fleet.xml", tmp_path / "fleet.prom"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +12,11 @@ import pytest
 
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.index import Index, Summary
-from flagbench.records.store import Store, StoredRecord
+from flagbench.records.store import ReadRecord, Store, StoredRecord
 
 MakeRecord = Callable[..., bytes]
 SUMMARY = Summary(
-    "2026-01-01T12:00:00Z", "run-1", "tiny", "faithful", "ok", 12.5, None, None, None, {"p_core": 321.5}, 0
+    "2026-01-01T12:00:00Z", "run-1", "tiny", "faithful", "ok", 12.5, None, None, None, {"p_core": 321.5}, 0, nodes=1
 )
 
 
@@ -57,8 +56,10 @@ def test_a_second_listing_opens_nothing(root: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(CountingBlobs, "readers", readers)
     first, opened = listed(root)
     assert opened == 3
-    read = [content for _, content in Store(CountingBlobs(root)).read_all(first)]
-    assert [json.loads(content)["record_id"] for content in read] == [entry.record_id for entry in first]
+    read = [read for _, read in Store(CountingBlobs(root)).read_all(first)]
+    assert [read.record.record_id for read in read if isinstance(read, ReadRecord)] == [
+        entry.record_id for entry in first
+    ]
     assert listed(root) == (first, 0)
     assert first[0].summary == msgspec.structs.replace(SUMMARY, created_at="2026-01-03T12:00:00Z")
 
