@@ -36,7 +36,7 @@ ENGINES = {"docker_client", "docker_engine"}
 """Fixtures that open a connection to a Docker Engine."""
 
 
-SERVERS = (builds.NEEDED, "an S3 server", "FLAGBENCH_TEST_WITHOUT_S3")
+SERVERS = (builds.NEEDED, "an S3 server", "FLAGBENCH_TEST_WITHOUT_S3", "a Slurm", "FLAGBENCH_TEST_WITHOUT_SLURM")
 """In the reasons of tests that are skipped for want of a server, many of them."""
 
 

@@ -164,12 +164,12 @@ def free_port() -> int:
         return port
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    """Poll until the condition holds; fail loudly at the deadline."""
+def wait_until(condition: Callable[[], bool], seconds: float, pause: float = 0.02) -> None:
+    """Poll until the condition holds, every `pause` seconds; fail loudly at the deadline."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited %.0f s in vain" % seconds
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 def handles(pid: int, number: int) -> bool:
