@@ -22,8 +22,9 @@ from flagbench.verdict.derivation import count, evaluate, look_up
 from flagbench_core import __version__
 from flagbench_core.config import digest, preset_of
 from flagbench_core.evidence import Section
+from flagbench_core.evidence.generation import generation_of
 from flagbench_core.evidence.section import MEASURE
-from flagbench_core.flops import batch_of, padded
+from flagbench_core.flops import batch_of, generation, padded
 
 
 class StatedSequences(NamedTuple):
@@ -188,7 +189,11 @@ class Subject:
         try:
             sizes = _select_sizes(look_up(self.completed_config, "model"), self.case.presets["reference"]["model"])
             model = padded(sizes, count(self.config, "layout.tp") or 1)
-            flops = formula(model, batch_of(1, length)).executed
+            batch = batch_of(1, length)
+            generated = generation_of(self.completed_config)
+            if generated is not None:
+                batch = generation(1, generated.prompt, length)
+            flops = formula(model, batch).executed
             if self.case.unit == "tokens":
                 return float(flops / length)
             return float(flops)
