@@ -1,21 +1,19 @@
 """Installs what `make demo` (cases) or `make test` (dev) needs into a virtual environment; started by tools/install.
 
-An installation that was interrupted is completed by the next one: incomplete packages are installed again.
-Standard library only, and pip's own network session for one question.
+Standard library only.
 """
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import shutil
 import subprocess
 import sys
-import threading
-import time
-from importlib.metadata import Distribution, distributions
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "images" / "rendered" / "cpu" / "requirements.txt"
@@ -23,25 +21,6 @@ LOCK_PYTHON = (3, 11)
 """The Python that the lock of the cpu stack is made for."""
 PROBE_SECONDS = 4.0
 """How long an index may take to answer."""
-SILENCE_SECONDS = 8.0
-"""How long pip may print nothing before a line says that it still runs."""
-LOAD_SECONDS = 15.0
-"""How long pip may take to load and to resolve the index's name, for which it has no limit of its own."""
-# Asked in pip's own session, which knows its proxy, certificates, trusted hosts and credentials.
-PROBE = """
-import sys
-from pip._internal.commands import create_command
-from pip._internal.exceptions import PipError
-from pip._vendor.requests import RequestException
-command = create_command("download")
-options, _ = command.parse_args(["--timeout", sys.argv[2], "--retries", "0", "--quiet", "x"])
-with command.main_context():
-    try:
-        code = command.get_default_session(options).get(sys.argv[1], stream=True).status_code
-        print("HTTP status %d" % code if code >= 400 else "")
-    except (PipError, RequestException, OSError) as error:
-        print(type(error).__name__)
-"""
 
 
 def main(arguments: list[str]) -> int:
@@ -58,7 +37,6 @@ def main(arguments: list[str]) -> int:
         say(f"error: {venv} holds Python {sys.version.split()[0]}, not {wanted}")
         say(f"fix: remove {venv} (`make clean`), or leave PYTHON out")
         return 2
-    discard_partial(Path(subprocess.check_output([python, "-I", "-c", SITE], text=True).strip()))
     pins = venv / "constraints.txt"
     lines = constraints(LOCK.read_text(encoding="utf-8"), minor_version(str(python)))
     pins.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -72,9 +50,6 @@ def main(arguments: list[str]) -> int:
             return code
     say(f"{venv} is ready")
     return 0
-
-
-SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 def say(text: str) -> None:
@@ -103,10 +78,9 @@ def torch_index(python: Path) -> list[str]:
     if not index or has_torch(python):
         return []
     say(f"asking whether {index} answers, which has torch for processors")
-    reason = unreachable(python, f"{index}/torch/")
-    if reason is None:
+    if answers(f"{index}/torch/"):
         return ["--extra-index-url", index]
-    say(f"{index} does not answer ({reason}), so torch comes from where pip is configured to look.")
+    say(f"{index} does not answer, so torch comes from where pip is configured to look.")
     say("From PyPI that is torch with CUDA and its libraries: some 3 GB to download and 7 GB on disk, not 0.2 GB.")
     say(f"To avoid that, press Ctrl-C and run again with TORCH_INDEX=URL of a mirror of {index},")
     say(f"or install a torch for processors first, which is kept: {python} -m pip install FILE.whl")
@@ -119,16 +93,15 @@ def has_torch(python: Path) -> bool:
     return subprocess.run([python, "-I", "-c", question], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def unreachable(python: Path, url: str, seconds: float = PROBE_SECONDS) -> str | None:
-    """Why pip would not reach `url`, which may take `seconds`; None where it does, or where pip cannot be asked."""
-    command = [str(python), "-c", PROBE, url, str(seconds)]
+def answers(url: str) -> bool:
+    """Whether a server answers: pip would ask one that does not for every package, several times."""
     try:
-        probe = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + LOAD_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        return f"no answer in {error.timeout:.0f} s"
-    if probe.returncode != 0:
-        return None
-    return probe.stdout.strip() or None
+        urlopen(url, timeout=PROBE_SECONDS).close()
+    except (HTTPError, HTTPException):  # pip may have credentials for it
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def make_venv(venv: Path) -> None:
@@ -162,59 +135,13 @@ def constraints(lock: str, python: tuple[int, int] | None) -> list[str]:
     return [f"{name}{relation}{version}" for name, version in pins if name not in BOUND_BY_HOST]
 
 
-def discard_partial(site: Path) -> None:
-    """Remove incomplete packages: pip writes the list of a package's files last, and trusts its metadata alone."""
-    for package in list(distributions(path=[str(site)])):
-        folder = Path(str(package._path))  # type: ignore[attr-defined]
-        if folder.suffix == ".dist-info" and not is_complete(package):
-            say(f"{folder.name} is incomplete and is installed again")
-            shutil.rmtree(folder)
-    for remains in site.glob("~*"):  # what pip moved aside and could not delete
-        shutil.rmtree(remains, ignore_errors=True)
-
-
-def is_complete(package: Distribution) -> bool:
-    """Whether a package lists its files and all exist, except compiled ones, which Python makes itself."""
-    # Its `files` leave out those that do not exist, from Python 3.12 on.
-    record = package.read_text("RECORD") or ""
-    names = [row[0] for row in csv.reader(record.splitlines()) if row]
-    for name in names:
-        if not name.endswith(".pyc") and not Path(str(package.locate_file(name))).exists():
-            return False
-    return bool(names)
-
-
 def run_pip(python: Path, arguments: list[str]) -> int:
-    """One `pip install`; its lines as they come, and one of ours where it is silent for long. Its exit code."""
+    """Run one `pip install`. Returns its exit code."""
     # A few hundred of a framework's thousands of modules are imported, and compiled then. Where Python may not keep
     # the result it would compile them in every process, so there all of them are compiled now.
     compiled = "--compile" if sys.dont_write_bytecode else "--no-compile"
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", compiled, *arguments]
-    environment = {**os.environ, "DS_BUILD_OPS": "0", "PYTHONUNBUFFERED": "1"}
-    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        return subprocess.call(command, env=environment)  # with its progress bars
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, errors="replace") as pip:
-        heard = threading.Event()
-        watch = threading.Thread(target=remind, args=(pip, heard))
-        watch.start()
-        assert pip.stdout is not None
-        for line in pip.stdout:
-            heard.set()
-            if not line.startswith("Requirement already satisfied"):
-                print(line, end="", flush=True)
-        pip.wait()
-        heard.set()
-        watch.join()
-    return pip.returncode
-
-
-def remind(pip: subprocess.Popen[str], heard: threading.Event) -> None:
-    """Report that pip still runs whenever it has printed nothing for a while."""
-    began = time.monotonic()
-    while pip.poll() is None:
-        heard.clear()
-        if not heard.wait(SILENCE_SECONDS) and pip.poll() is None:
-            say(f"pip still runs, {time.monotonic() - began:.0f} s")
+    return subprocess.call(command, env={**os.environ, "DS_BUILD_OPS": "0"})
 
 
 if __name__ == "__main__":
