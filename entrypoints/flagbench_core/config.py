@@ -402,7 +402,8 @@ def _check_checkpoints(case: Mapping[str, Any], config: Mapping[str, Any], optio
             raise _no_checkpoints_error(case, name, "--set checkpoint_every_steps")
     if writes and not options.out:
         raise ConfigError(
-            "checkpoints are written to --out, and it is not set", "set --out DIR; for a job, --out-pvc CLAIM"
+            "checkpoints are written to --out, and it is not set",
+            "set --out DIR; for a job on Kubernetes, --out-pvc CLAIM",
         )
 
 

@@ -149,12 +149,24 @@ class JobRequest(ABC):
         """The options of the run, with those that were chosen and that the same job has again."""
         return self.run
 
+    @property
+    def has_image_file(self) -> bool:
+        """Whether the image is a file, and not in a registry."""
+        return False
+
     def warnings(self) -> list[str]:
         """Problems that a valid job may have, each with its remedy."""
-        reference = try_parse_reference(self.image or "")
-        if reference is None or reference.host:
+        if self.image is None:
             return []
-        return [f"clusters pull {self.image} from docker.io; name your registry with --registry or --image"]
+        warnings = []
+        reference = try_parse_reference(self.image)
+        if reference is not None and not reference.host and not self.has_image_file:
+            warnings.append(
+                f"clusters pull {self.image} from docker.io; name your registry with --registry or --image"
+            )
+        if self.each_node is not None and self.job.store is None:
+            warnings.append("no store gets the records, and `flagbench fleet` reads one: keep them with --store")
+        return warnings
 
     def _check_image(self) -> None:
         """Refuse two names of the image, one in a bucket, and one that may mean another image tomorrow."""
@@ -163,6 +175,8 @@ class JobRequest(ABC):
         if self.image is None:
             return
         require_image(self.case, self.stack)
+        if self.has_image_file:
+            return
         if is_in_bucket(self.image):
             raise FlagbenchError(
                 "--image names an object store, and a cluster pulls from registries alone",

@@ -312,8 +312,6 @@ class KubernetesRequest(JobRequest):
                 "if a node fails, the other pods and their logs are deleted, so the record may be lost; "
                 "keep it with --out-pvc CLAIM or --store"
             )
-        if self.each_node is not None and self.job.store is None:
-            warnings.append("no store gets the records, and `flagbench fleet` reads one: keep them with --store")
         return warnings
 
     def _memory_warning(self) -> str | None:

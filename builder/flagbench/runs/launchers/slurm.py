@@ -24,7 +24,7 @@ from flagbench.image_reference import is_on_docker_hub, parse_reference
 from flagbench.images.render.stack import interpreter
 from flagbench.options import Text
 from flagbench.runs.launchers.job_request import SLACK_MINUTES, EachNode, JobRequest, is_bucket
-from flagbench.runs.request import config_options
+from flagbench.runs.request import RunOptions, config_options
 from flagbench.schema import shipped_manifests
 from flagbench_core import __version__
 from flagbench_core.config import Options
@@ -106,7 +106,7 @@ class SlurmRequest(JobRequest):
     def pyxis_image(self) -> str:
         """The image as enroot writes it, `HOST#NAME:TAG`, or the path of a .sqsh file."""
         assert self.image is not None
-        if self._has_image_file:
+        if self.has_image_file:
             return self.image
         reference = parse_reference(self.image)
         name = f"{reference.path}:{reference.tag}"
@@ -115,8 +115,8 @@ class SlurmRequest(JobRequest):
         return f"{reference.host}#{name}"
 
     @property
-    def _has_image_file(self) -> bool:
-        """Whether the image is a file."""
+    def has_image_file(self) -> bool:
+        """Whether the image is a file, and not in a registry."""
         return self.image is not None and self.image.endswith((".sif", ".sqsh"))
 
     @property
@@ -155,23 +155,31 @@ class SlurmRequest(JobRequest):
     def arguments(self) -> list[str]:
         """The arguments of the program, without --run-id and --master, which the script computes."""
         run = replace(self.run, run_id=None, max_minutes=self.max_minutes)
-        if self.container is None:
-            arguments = run.command_line()
-            arguments += [f"--env={name}={value}" for name, value in self.environment.items() if name != GIVEN]
-            if self.options.weights is not None:
-                arguments.append(f"--weights={self.options.weights}")
-            if self.stack.device_kind == "cpu":
-                arguments.append("--yes")  # nobody answers whether to run the reference preset on a processor
-        else:
-            if self._has_data_folder:
-                run = replace(run, data="/data")
-            arguments = run.image_arguments()
-            if self.options.weights is not None:
-                arguments.append("--weights=/weights")
-            arguments.append("--out=/out")
-        if self.job.store is not None:
-            arguments.append(f"--store={self.job.store}")
-        return arguments
+        if self.container is not None:
+            return self._image_arguments(run)
+        arguments = run.command_line()
+        arguments += [f"--env={name}={value}" for name, value in self.environment.items() if name != GIVEN]
+        if self.options.weights is not None:
+            arguments.append(f"--weights={self.options.weights}")
+        if self.stack.device_kind == "cpu":
+            arguments.append("--yes")  # nobody answers whether to run the reference preset on a processor
+        return arguments + self._store_arguments()
+
+    def _image_arguments(self, run: RunOptions) -> list[str]:
+        """The arguments of the image, with the folders that are mounted."""
+        if self._has_data_folder:
+            run = replace(run, data="/data")
+        arguments = run.image_arguments()
+        if self.options.weights is not None:
+            arguments.append("--weights=/weights")
+        arguments.append("--out=/out")
+        return arguments + self._store_arguments()
+
+    def _store_arguments(self) -> list[str]:
+        """The argument that names the store, if one was given."""
+        if self.job.store is None:
+            return []
+        return [f"--store={self.job.store}"]
 
     def _check_name(self) -> None:
         """Refuse a name that Slurm or a shell would read as something else."""
@@ -181,23 +189,15 @@ class SlurmRequest(JobRequest):
                 remedy="use at most 100 letters, digits, '.', '_' and '-', a letter or digit first",
             )
 
-    def warnings(self) -> list[str]:
-        """Problems that a valid job may have, each with its remedy."""
-        if self._has_image_file:
-            return []
-        return super().warnings()
-
     def _check_image(self) -> None:
-        """Refuse what the base class refuses, except for files, and a digest, which enroot does not take."""
-        if self._has_image_file:
-            if self.job.registry is not None:
-                raise FlagbenchError("--image and --registry contradict each other", remedy="give one of them")
-            return
+        """Refuse what the base class refuses, and a digest, which enroot does not take."""
         super()._check_image()
-        if self.image is not None and parse_reference(self.image).tag is None:
+        if self.image is None or self.has_image_file:
+            return
+        if parse_reference(self.image).digest is not None:
             raise FlagbenchError(
-                f"--image {self.image!r} has a digest and no tag, and enroot takes no digest",
-                remedy="name its tag, or import it: enroot import --output FILE.sqsh, and --image FILE.sqsh",
+                f"--image {self.image!r} has a digest, which enroot does not take",
+                remedy="name its tag alone, or import it: enroot import --output FILE.sqsh, and --image FILE.sqsh",
             )
 
     def _check_container(self) -> None:
@@ -226,6 +226,7 @@ class Resources:
     name: str
     """The name of the job; of one for each node, the name before that of the node."""
     nodes: int
+    """The number of nodes."""
     gpus: int | None
     """Devices of each node; None: all that Slurm knows of, or none."""
     limit_minutes: int

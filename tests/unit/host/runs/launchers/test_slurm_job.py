@@ -159,7 +159,7 @@ def test_a_value_is_one_word(option: str, value: str, flagbench: Flagbench, clus
         ("--name a%j", "--name"),
         ("--name $(id)", "--name"),
         ("--image x:latest", "--image"),
-        ("--image r.io/x@sha256:" + "a" * 64, "--image"),
+        ("--image r.io/x:1@sha256:" + "a" * 64, "--image"),
         ("--image x.sif --registry r.io", "--registry"),
         ("--image r.io/x:1 --data sets", "--data"),
         ("--image r.io/x:1 --weights /a:b", "--weights"),

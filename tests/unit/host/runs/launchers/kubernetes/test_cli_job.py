@@ -85,6 +85,9 @@ def test_a_job_is_submitted(kubectl: Callable[[str], Path], flagbench: Flagbench
     assert (kept / "words").read_text().split() == ["apply", "--validate=strict", "--filename=-"]
     assert [document["kind"] for document in yaml.safe_load_all((kept / "applied").read_text())] == ["Service", "Job"]
     assert flagbench(f"{JOB} --name fb --run-id r --submit --json").json == {"job": "fb", "run_id": "r"}
+    (kept / "nodes.txt").write_text("node-a\n")
+    each = flagbench(f"{JOB.replace('--nodes 2', '')} --each-node {kept}/nodes.txt --run-id r --submit --json").json
+    assert [(job["node"], job["run_id"]) for job in each["jobs"]] == [("node-a", "r-node-a")]
     assert health().detail.startswith(str(kept / "kubectl"))
 
 
