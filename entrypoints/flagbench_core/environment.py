@@ -55,12 +55,13 @@ _PREFIXES = (
     # MetaX's libraries.
     "MACA_",
     "MCCL_",
-    # PyTorch and its compilers, and DeepSpeed.
+    # PyTorch and its compilers, DeepSpeed and vLLM.
     "PYTORCH_",
     "TORCH_",
     "TORCHINDUCTOR_",
     "TRITON_",
     "DS_",
+    "VLLM_",
     # Networks: libfabric, Gloo, UCX.
     "FI_",
     "GLOO_",

@@ -13,7 +13,7 @@ import shlex
 import sys
 from typing import Any, Iterable
 
-from flagbench_cases.shared.errors import CaseError
+from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.system import in_image
 from flagbench_cases.telemetry.summary import read_start
@@ -33,7 +33,7 @@ class PreflightError(CaseError):
 def check(plan: dict[str, Any]) -> None:
     """Check that image and devices match the plan's stack, and warn of minor problems.
 
-    Raises PreflightError (WRONG_HARDWARE) if they do not match, UsageError if the engine's library does not.
+    Raises PreflightError (WRONG_HARDWARE) if they do not match, and (USAGE) if the engine's library does not.
     """
     stack, gpus = plan["stack"], plan["config"]["gpus"]
     torch = import_torch(plan)
@@ -69,10 +69,14 @@ def check(plan: dict[str, Any]) -> None:
 
 
 def check_engine(config: dict[str, Any]) -> None:
-    """Let the engine of a resolved configuration check the release of its library. Raises UsageError."""
+    """Let the engine of a resolved configuration check the release of its library. Raises PreflightError (USAGE)."""
     name = engine_of(load_case(config["case"]), config)
-    if name in CHECKED_ENGINES:
+    if name not in CHECKED_ENGINES:
+        return
+    try:
         importlib.import_module(f"flagbench_cases.engines.{name}").check_version()
+    except UsageError as error:
+        raise PreflightError(error.message, error.remedy, error.code) from None
 
 
 def import_torch(plan: dict[str, Any]) -> Any:

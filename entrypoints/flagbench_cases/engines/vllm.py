@@ -6,7 +6,9 @@ rank and keep the memory of the device. If a model is split over ranks, each ran
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import glob
 import hashlib
 import importlib
 import json
@@ -31,6 +33,7 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in the process of the rank
     "VLLM_NO_USAGE_STATS": "1",  # nothing is sent to vLLM's server
     "HF_HUB_OFFLINE": "1",
+    "VLLM_RPC_BASE_PATH": "@flagbench",  # sockets without a file, which a killed rank would leave behind
 }
 """Variables that every run needs, whatever the user has set."""
 DEFAULTS = {
@@ -43,14 +46,15 @@ DEFAULTS = {
 
 
 def check_version() -> None:
-    """Raise UsageError unless the release of vLLM is RELEASE. No device is used: vLLM imports its engine later."""
+    """Raise UsageError unless vLLM's release is RELEASE. Its engine, which uses devices, comes later."""
     _set_environment()
     try:
         version = str(importlib.import_module("vllm").__version__)
     except ImportError as error:
         raise UsageError(f"vLLM cannot be imported ({error})", REMEDY) from None
     if version.split(".")[:2] != RELEASE.split("."):
-        raise UsageError(f"this version of flagbench runs vLLM {RELEASE}, and vLLM {version} is installed", REMEDY)
+        words = f"this version of flagbench runs vLLM {RELEASE}, and vLLM {version} is installed"
+        raise UsageError(words, REMEDY)
 
 
 def _set_environment() -> None:
@@ -86,6 +90,9 @@ class VllmEngine:
         split = {}
         if self._is_split:
             split = {"distributed_executor_backend": "external_launcher"}
+            if context.rank == 0:
+                _remove_leftovers()
+            dist.barrier()
         self._sampling = vllm.SamplingParams
         self.version = str(vllm.__version__)
         warnings.filterwarnings("ignore", category=FutureWarning)  # of torch, about vLLM's code
@@ -234,11 +241,21 @@ def digest(completions: Sequence[Completion]) -> str:
     return hashlib.sha256(ids.encode()).hexdigest()[:16]
 
 
+def _remove_leftovers() -> None:
+    """Remove the shared memory of workers that were killed before it had lost its name.
+
+    vLLM gives that for the collectives of processors the same name in each run, and does not start if it exists.
+    """
+    for path in glob.glob(f"{SHARED_MEMORY}*-cpushm_*"):
+        with contextlib.suppress(OSError):  # that of another user
+            os.unlink(path)
+
+
 def _unlink_shared_memory() -> None:
     """Remove the names of the memory that vLLM's workers share, so that it ends with them, even if they are killed.
 
-    Rank 0, which has created that for messages (`psm_...`), calls it when all workers have opened it. The memory for
-    collectives of processors (`...-cpushm_N`) has the same names in all runs of a machine.
+    Rank 0, which has created that for messages (`psm_...`), calls it when all workers have opened it. `...-cpushm_N`
+    is that for the collectives of processors.
     """
     with open("/proc/self/maps", encoding="utf-8") as file:
         paths = {line.split(maxsplit=5)[5].strip() for line in file if SHARED_MEMORY in line}

@@ -1,0 +1,160 @@
+"""Runs of serve-llama3.1-8b: with a stand-in for vLLM to their end and with faults, and with vLLM itself."""
+
+import fcntl
+import glob
+import os
+import signal
+import sys
+
+import pytest
+
+from faults import fault
+from running import ENTRYPOINTS, ROOT, CaseRun, need, run_case
+
+pytestmark = [
+    pytest.mark.image,
+    pytest.mark.skipif(sys.version_info < (3, 10), reason="vLLM 0.31 needs a newer Python"),
+]
+
+CASE = "serve-llama3.1-8b"
+TINY = ["--preset", "tiny"]
+SHORT = [*TINY, "--steps", "3"]
+TWO_RANKS = ["--gpus", "2", "--set", "tp=2"]
+STANDIN = os.path.join(ROOT, "tests", "standins", "vllm")
+VLLM = os.path.join(sys.prefix, "serving")
+
+
+def paths(*folders):
+    """The environment of a run whose Python finds modules in these folders, too."""
+    return {"PYTHONPATH": os.pathsep.join([*folders, ENTRYPOINTS])}
+
+
+def planted(tmp_path, rank, at, action):
+    """The environment of a run with the stand-in, in which a rank does `action`; see `faults.fault`."""
+    environment = fault(tmp_path, rank, at, action)
+    environment["PYTHONPATH"] += os.pathsep + STANDIN
+    return environment
+
+
+def failed_checks(record):
+    """The names of the checks that did not pass."""
+    return [check["name"] for check in record["quality"]["checks"] if not check["ok"]]
+
+
+def segments():
+    """The memory that vLLM's workers share on this machine."""
+    return {path for path in glob.glob("/dev/shm/*") if "cpushm" in path or "psm_" in path}
+
+
+@pytest.fixture
+def shared_memory(shared_folder):
+    """No test beside this one splits an engine, whose workers share memory, and the test leaves none behind."""
+    with open(shared_folder / "shared-memory.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = segments()
+        yield
+        assert segments() <= before
+
+
+# With the stand-in
+
+
+def test_a_run_generates_the_tokens_it_counts(tmp_path):
+    record = run_case(tmp_path, *TINY, case=CASE, env=paths(STANDIN)).ok(CASE)
+    assert record["work"]["tokens_executed"] == 22 * 8 * 16
+    assert record["conditions"]["vllm"] == "0.31.0"
+    values = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    assert values["output_tokens_per_second"] == pytest.approx(16 * values["requests_per_second"])
+    assert {"latency_p99", "ttft", "tpot", "decode_bandwidth"} <= set(values)
+
+
+def test_two_ranks_are_one_engine(shared_memory, tmp_path):
+    record = run_case(tmp_path, *SHORT, *TWO_RANKS, case=CASE, env=paths(STANDIN)).ok(CASE)
+    assert record["conditions"]["layout"] == "dp1 tp2 pp1"
+    assert record["work"]["samples_executed"] == 5 * 8
+
+
+@pytest.mark.parametrize(
+    ("check", "planted_fault"),
+    [
+        ("no_cached_tokens", "vllm.LLMEngine.CACHED_TOKENS = 16"),
+        ("requests_complete", "vllm.LLMEngine.LOST_TOKENS = 1"),
+        ("no_preemption", "vllm.LLMEngine.PREEMPTIONS = 1"),
+        ("same_results", "vllm.sum = lambda prompt, count=itertools.count(): next(count)"),
+        (
+            "engine_settings",
+            "vllm.describe = lambda asked, real=vllm.describe: real({**asked, 'max_num_seqs': 7})",
+        ),
+    ],
+)
+def test_a_run_that_did_other_work_is_invalid(check, planted_fault, tmp_path):
+    environment = planted(tmp_path, 0, "before data", "import itertools, vllm; " + planted_fault)
+    record = run_case(tmp_path, *SHORT, case=CASE, env=environment).failed(12, "report", check)
+    assert failed_checks(record) == [check]
+    assert "output_tokens_per_second" in {metric["name"] for metric in record["metrics"]}
+
+
+def test_another_release_is_refused_before_a_device_is_used(tmp_path):
+    environment = planted(tmp_path, 0, "start", "import vllm; vllm.__version__ = '0.32.0'")
+    record = run_case(tmp_path, *TINY, case=CASE, env=environment).failed(2, "preflight", "0.32.0")
+    assert record["ranks"] == []
+
+
+def test_a_killed_rank_leaves_nothing(shared_memory, tmp_path):
+    environment = planted(tmp_path, 1, 3, "import signal; os.kill(os.getpid(), signal.SIGKILL)")
+    run_case(tmp_path, *TINY, *TWO_RANKS, case=CASE, env=environment).failed(4, "infer", "rank 1")
+
+
+def test_an_iteration_that_never_ends_is_a_hang(tmp_path):
+    never = "import time, vllm; vllm.LLMEngine.step = lambda self: time.sleep(1000)"
+    run_case(tmp_path, *TINY, "--timeout", "5", case=CASE, env=planted(tmp_path, 0, 3, never)).failed(6, "infer")
+
+
+# With vLLM
+
+
+@pytest.fixture
+def engine():
+    """The environment of a run with vLLM itself, or a skipped test."""
+    need(os.path.isdir(VLLM), "vLLM (`make .venv/.serving`)")
+    return paths(VLLM)
+
+
+@pytest.mark.serving
+def test_vllm_generates_in_the_process_of_the_rank(engine, tmp_path):
+    record = run_case(tmp_path, *TINY, case=CASE, env=engine).ok(CASE)
+    assert record["conditions"]["vllm"].startswith("0.31.")
+    assert record["window"]["steps"] == 20
+    values = {metric["name"] for metric in record["metrics"]}
+    assert {"output_tokens_per_second", "ttft", "tpot", "decode_bandwidth"} <= values
+
+
+@pytest.mark.serving
+def test_ranks_are_workers_of_vllm(engine, shared_memory, tmp_path):
+    record = run_case(tmp_path, *SHORT, *TWO_RANKS, case=CASE, env=engine).ok(CASE)
+    digests = record["results"][0]["digests"]
+    assert list(digests.values()) == [[0, 1]]
+
+
+@pytest.mark.serving
+@pytest.mark.parametrize(
+    ("check", "settings"),
+    [
+        # Prompts of two blocks of 128 tokens: vLLM caches only complete ones.
+        ("no_cached_tokens", ["prefix_caching=true", "prompt_length=256"]),
+        # Room for 256 tokens, half of what eight sequences need.
+        ("no_preemption", ["kv_cache_bytes=2097152", "output_length=120", "prompt_length=120"]),
+    ],
+)
+def test_vllm_that_did_other_work_is_found_out(engine, check, settings, tmp_path):
+    options = [word for setting in settings for word in ("--set", setting)]
+    record = run_case(tmp_path, *SHORT, *options, case=CASE, env=engine).failed(12, "report", check)
+    assert check in failed_checks(record)
+
+
+@pytest.mark.serving
+def test_a_killed_worker_of_vllm_leaves_nothing(engine, shared_memory, tmp_path):
+    run = CaseRun(tmp_path, [*TINY, *TWO_RANKS, "--steps", "100000"], case=CASE, env=engine)
+    run.wait_for_steps(2)
+    os.kill(run.pids()[1], signal.SIGKILL)
+    run.wait().failed(4, "infer", "rank 1")
