@@ -23,15 +23,18 @@ FIRST_ITERATION = 0.02
 NAN = float("nan")
 
 
-def served_record(latency: float, release: str = "0.31.0", copy: float | None = None) -> dict[str, Any]:
+def served_record(
+    latency: float, release: str = "0.31.0", copy: float | None = None, steps: int | None = None
+) -> dict[str, Any]:
     """A record of the reference preset on one device.
 
     Args:
         latency: the mean time of a batch, seconds.
         release: that of vLLM.
         copy: what a copy reached before the steps, B/s; None without `--roofs`.
+        steps: the batches that are measured; None: as many as the preset has.
     """
-    request = _request(copy is not None)
+    request = _request(copy is not None, steps)
     evidence = Evidence({0: _steps(request.config, latency)}, [], {}, None, "made up")
     _write_facts(evidence, request, release, copy)
     record: dict[str, Any] = json.loads(assemble.to_line(assemble.assemble(request, evidence, OK)))
@@ -40,11 +43,16 @@ def served_record(latency: float, release: str = "0.31.0", copy: float | None = 
     return record
 
 
-def _request(roofs: bool) -> Request:
+def _request(roofs: bool, steps: int | None) -> Request:
     case, stack = manifests.load_case(CASE), manifests.load_stack(STACK)
-    options = configs.Options(roofs=roofs)
+    options = configs.Options(roofs=roofs, steps=steps)
+    argv = [CASE]
+    if roofs:
+        argv.append("--roofs")
+    if steps is not None:
+        argv += ["--steps", str(steps)]
     request = Request(
-        argv=[CASE, *(["--roofs"] if roofs else [])],
+        argv=argv,
         case=CASE,
         stack=stack,
         run_id="made-up",

@@ -25,7 +25,7 @@ from flagbench_core.evidence.columns import (
     to_integer,
 )
 from flagbench_core.evidence.metrics import LOSS_TAIL
-from flagbench_core.evidence.section import TRAIN, WARMUP, WINDOW, Collectives, Section, Span, Stretch
+from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, Collectives, Section, Span, Stretch
 from flagbench_core.stats.within import MIN_STEPS
 
 MAX_LOSSES = 24_000
@@ -167,7 +167,7 @@ def build_section(request: Request, evidence: Evidence, count: int, block: int) 
     spans = []
     for border in divide_steps(request, evidence, count):
         span = build_span(border, evidence.steps, block, with_losses, collective_block)
-        spans.append(add_micro_batches(span, evidence))
+        spans.append(add_micro_batches(span, evidence, request.kind))
     return Section(
         world=world,
         block=block,
@@ -189,13 +189,16 @@ def collect_ceilings(evidence: Evidence, world: int) -> list[float]:
     return ceilings
 
 
-def add_micro_batches(span: Span, evidence: Evidence) -> Span:
-    """Return the span with the times of micro-batches, if it is a window with too few steps for an interval.
+def add_micro_batches(span: Span, evidence: Evidence, kind: str) -> Span:
+    """Return the span with the times of micro-batches, if it is a window that needs them.
+
+    A training needs them for its interval, if its window has too few steps for one. An inference has metrics of them;
+    it keeps at most MAX_RANK_STEPS. `kind` is the kind of case.
 
     The times are those of the rank that is slowest on its device. Unless all its steps have the same number of
     micro-batches, the span is returned unchanged.
     """
-    if span.part != WINDOW or span.steps >= MIN_STEPS:
+    if span.part != WINDOW or (kind != INFER and span.steps >= MIN_STEPS):
         return span
     slowest_rank = Stretch([span], 1).slowest(("device",))
     seconds_of: dict[int, list[float]] = {}
@@ -205,6 +208,8 @@ def add_micro_batches(span: Span, evidence: Evidence) -> Span:
     rows = [seconds_of.get(step, []) for step in range(span.first, span.end)]
     lengths = {len(row) for row in rows}
     if lengths == {0} or len(lengths) > 1:
+        return span
+    if kind == INFER and sum(map(len, rows)) > MAX_RANK_STEPS:
         return span
     return span._replace(micro_batches=[list(map(microseconds, row)) for row in rows])
 

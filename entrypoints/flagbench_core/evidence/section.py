@@ -80,7 +80,10 @@ class Span(NamedTuple):
     measured: Mapping[str, Any] | None = None
     """The operation of a measurement, as roofs.py reads it; None for the steps of a model."""
     micro_batches: Sequence[Sequence[int]] = ()
-    """By step: microseconds of each micro-batch on the slowest rank's device; empty except in a short window."""
+    """By step: microseconds of each micro-batch on the slowest rank's device.
+
+    Empty except in a short window, and in a window of an inference whose engine marks its iterations.
+    """
 
     @property
     def end(self) -> int:

@@ -162,5 +162,9 @@ def test_flops_of_a_generation(sequences: int, prompt: int, output: int, layers:
             for length in [prompt] + [1] * (output - 1):
                 tokens = torch.zeros(sequences, length, dtype=torch.long)
                 network(tokens, past_key_values=cache, logits_to_keep=1)
-    model = {"dim": 4096, "layers": layers, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab_size": 128256}
+    manifest = load_case("serve-llama3.1-8b")
+    model = manifest["presets"]["reference"]["model"]
+    assert llama_forward(model, generation(8, 32, 128)).executed / (8 * 128) == pytest.approx(18.44e9, rel=5e-4)
+    assert "18.44e9" in manifest["flops"]["source"]
+    model = {**model, "layers": layers}
     assert counter.get_total_flops() == llama_forward(model, generation(sequences, prompt, output)).executed

@@ -82,3 +82,11 @@ def test_the_numbers_of_a_record_follow_from_its_evidence() -> None:
     assert "decode_bandwidth" in result.reason
     assert verify_claim([read(raw)], claim_of(raw, 0.6), SPEC).verdict is Verdict.REPRODUCED
     assert raw["conditions"]["device_model"] == DEVICE
+
+
+def test_a_long_window_has_the_times_of_its_iterations_too() -> None:
+    names = {metric["name"] for metric in served_record(latency=0.6, steps=120)["metrics"]}
+    assert {"ttft", "tpot", "decode_bandwidth"} <= names
+    names = {metric["name"] for metric in served_record(latency=0.6, steps=126)["metrics"]}  # 16,128 iterations
+    assert "output_tokens_per_second" in names
+    assert "tpot" not in names
