@@ -115,7 +115,7 @@ def drawn_fleet(rng, spread, faults=(), skewed=False, nodes=NODES):
             findings.append(Finding(host, Action.DRAIN, Source.OWN_CHECKS, "same bits: matmul_bf16 on rank 3"))
         if fault.disturbance:
             findings.append(Finding(host, Action.LOOK, Source.OWN_CHECKS, fault.disturbance))
-        own_checks[host] = OwnChecks(tuple(findings), fault.disturbance)
+        own_checks[host] = OwnChecks(tuple(findings), disturbance=fault.disturbance)
     expected = [host_name(index) for index in range(nodes)]
     return FleetRuns(runs, earlier, own_checks, expected)
 

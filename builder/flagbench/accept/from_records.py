@@ -15,7 +15,7 @@ import msgspec
 
 from flagbench.accept.document import Facts
 from flagbench.accept.limits import limits_of
-from flagbench.accept.run import Accepted, add_history, runs_to_compare
+from flagbench.accept.run import Accepted, add_history
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
 from flagbench.machine.disturbance_limits import is_capped
@@ -23,18 +23,18 @@ from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.records.index import host_of
 from flagbench.records.model import DeviceTelemetry, Record
-from flagbench.records.store import ReadRecord, Store, StoredRecord
+from flagbench.records.store import ReadRecord, Store
 from flagbench.system.clock import format_utc, parse_utc
 from flagbench.verdict.samples import start_of
 from flagbench.verdict.series import CLOCK_SKEW
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
 
-ASKED_MINUTES = 10.0
+_ASKED_MINUTES = 10.0
 """The minutes of an acceptance unless others are asked for; a record does not say how many were."""
 JUDGED_DAYS = 7
 """The days before the newest record of a machine, or of a fleet, from which records are judged together."""
-PARTITION = "MIG-"
+_PARTITION = "MIG-"
 """How the UUID of a part of a device begins."""
 
 
@@ -68,7 +68,7 @@ def accept_from_store(store: Store, host: str, catalog: Catalog) -> StoredAccept
     contents = {read.record.record_id: read.content for read in newest.values()}
     accepted = Accepted(facts_of_records(records, catalog), contents)
     for part in accepted.facts["parts"]:
-        add_history(newest[part["case"]].record, part, accepted, store, _runs_of_host)
+        add_history(newest[part["case"]].record, part, accepted, store)
     end = records[-1].created_at
     return StoredAcceptance(accepted, end, (parse_utc(end) - start_of(records[0])).total_seconds())
 
@@ -137,15 +137,6 @@ def _belongs_to(record: Record, newer: Mapping[str, ReadRecord]) -> bool:
     return True
 
 
-def _runs_of_host(store: Store, record: Record) -> list[StoredRecord]:
-    """The earlier runs of a record, without those of other nodes with the same processor, which have no UUIDs."""
-    runs = []
-    for entry in runs_to_compare(store, record):
-        if entry.summary is not None and entry.summary.host == host_of(record):
-            runs.append(entry)
-    return runs
-
-
 def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, Any]:
     """Return the facts of an acceptance whose runs left these records, `document.Facts` as JSON.
 
@@ -168,7 +159,7 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, A
     device_names = [device["name"] for device in machine["devices"]]
     limits = limits_of(catalog, device_names, processor=stack.device_kind == "cpu")
     facts = {
-        "asked": {"minutes": ASKED_MINUTES, "gpus": gpus, "case": None, "price_per_hour": None},
+        "asked": {"minutes": _ASKED_MINUTES, "gpus": gpus, "case": None, "price_per_hour": None},
         "gpus": gpus,
         "stack": stack.name,
         "device_kind": stack.device_kind,
@@ -238,7 +229,7 @@ def _machine_facts(records: Sequence[Record]) -> dict[str, Any]:
         "devices": devices,
         "drivers": sorted(drivers),
         "foreign": _foreign_processes(records),
-        "partitions": [device["uuid"] for device in devices if device["uuid"].startswith(PARTITION)],
+        "partitions": [device["uuid"] for device in devices if device["uuid"].startswith(_PARTITION)],
         "capped": _power_caps(records),
     }
 

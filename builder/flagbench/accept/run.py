@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -173,25 +173,15 @@ def _add_record(finished: Finished, facts: dict[str, Any], accepted: Accepted, s
         accepted.facts["machine"]["host"] = record.system.host
     accepted.records[record.record_id] = finished.result.record
     if finished.kept:
-        add_history(record, facts, accepted, store, runs_to_compare)
+        add_history(record, facts, accepted, store)
 
 
-def add_history(
-    record: Record,
-    facts: dict[str, Any],
-    accepted: Accepted,
-    store: Store,
-    choose_runs: Callable[[Store, Record], list[StoredRecord]],
-) -> None:
-    """Add the earlier runs that a run is compared with, and the spread between them, to the facts of its part.
-
-    Args:
-        choose_runs: returns the earlier runs of a record, such as `runs_to_compare`.
-    """
+def add_history(record: Record, facts: dict[str, Any], accepted: Accepted, store: Store) -> None:
+    """Add the earlier runs that a run is compared with, and the spread between them, to the facts of its part."""
     if record.status.state != "ok":
         return
     try:
-        contents = [store.read(stored) for stored in choose_runs(store, record)]
+        contents = [store.read(stored) for stored in runs_to_compare(store, record)]
         earlier = [read_record(content) for content in contents]
         priors = store_priors(store, [record], [record, *earlier])
     except FlagbenchError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from flagbench.console.output import write_output
 from flagbench.errors import FlagbenchError
 from flagbench.fleet.judge import judge_fleet
 from flagbench.fleet.read import read_fleet
+from flagbench.fleet.result import Fleet
 from flagbench.fleet.table import fleet_page, headline
 from flagbench.manifests.load import load_catalog
 from flagbench.price import check_price
@@ -75,15 +76,8 @@ def command(
         webbrowser.open((folder / name).absolute().as_uri())
 
 
-class _NodesPage(NamedTuple):
-    """The page of the nodes of a store."""
-
-    headline: str
-    text: str
-
-
-def _nodes_page(store: Store) -> _NodesPage | None:
-    """The page of the nodes of a store, as `flagbench fleet` judges them; None for too few nodes to compare."""
+def _judge_nodes(store: Store) -> Fleet | None:
+    """The nodes of a store as `flagbench fleet` judges them; None for too few nodes to compare."""
     catalog = load_catalog()
     hosts = {entry.summary.host for entry in store.list_records() if entry.summary is not None}
     if len(hosts) < catalog.fleet_limits.min_nodes:
@@ -92,8 +86,7 @@ def _nodes_page(store: Store) -> _NodesPage | None:
         runs = read_fleet(store, catalog)
     except FlagbenchError:  # no record is of a single node
         return None
-    fleet = judge_fleet(runs, catalog.fleet_limits)
-    return _NodesPage(headline(fleet), fleet_page(fleet, INDEX_PAGE))
+    return judge_fleet(runs, catalog.fleet_limits)
 
 
 def _pages(record: str | None, store_url: str | None) -> Iterator[tuple[str, str]]:
@@ -101,10 +94,10 @@ def _pages(record: str | None, store_url: str | None) -> Iterator[tuple[str, str
     if record is None:
         place = open_store(store_url)
         links = []
-        nodes = _nodes_page(place)
-        if nodes is not None:
-            yield _NODES_PAGE, nodes.text
-            links.append(Link(nodes.headline, _NODES_PAGE))
+        fleet = _judge_nodes(place)
+        if fleet is not None:
+            yield _NODES_PAGE, fleet_page(fleet, INDEX_PAGE)
+            links.append(Link(headline(fleet), _NODES_PAGE))
         yield from store_pages(place, links)
         return
     runs = load_runs([record], store_url)

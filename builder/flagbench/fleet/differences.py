@@ -11,8 +11,8 @@ from flagbench.fleet.node_run import CONFIGURATION, DEVICES, NodeRun
 from flagbench.fleet.result import Action, Difference, Finding, PropertyValue, Source
 from flagbench.manifests.limits import FleetLimits
 
-_LONGEST_VALUE = 40
-"""The characters of a version or a digest that a finding shows."""
+LONGEST_VALUE = 40
+"""The characters of a version or a digest that a finding or a row of a table shows; --json has all."""
 _MISSING = "not set"
 """The value of a property, such as a variable, that a record does not list."""
 
@@ -79,8 +79,8 @@ def difference_findings(differences: Sequence[Difference], nodes: int, limits: F
             if judgement is None:
                 continue
             reason = (
-                f"{name} {brief(value.value, _LONGEST_VALUE)}; {usual.nodes} of {nodes} nodes have "
-                f"{brief(usual.value, _LONGEST_VALUE)}{judgement.remark}"
+                f"{name} {brief(value.value, LONGEST_VALUE)}; {usual.nodes} of {nodes} nodes have "
+                f"{brief(usual.value, LONGEST_VALUE)}{judgement.remark}"
             )
             for host in value.hosts:
                 if name == CONFIGURATION and host in with_other_count:  # the count is one of the settings

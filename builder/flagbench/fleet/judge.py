@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from flagbench.fleet.differences import difference_findings, find_differences, runs_to_compare
 from flagbench.fleet.node_run import CONFIGURATION, NodeRun
-from flagbench.fleet.own_checks import OwnChecks
+from flagbench.fleet.own_checks import OwnChecks, without_drain
 from flagbench.fleet.peers import Comparison, Excuses, compare_with_last_runs, compare_with_peers
 from flagbench.fleet.result import (
     GRAVITY,
@@ -48,11 +48,7 @@ class FleetRuns:
 
 def judge_fleet(fleet: FleetRuns, limits: FleetLimits) -> Fleet:
     """Judge the nodes of a fleet; `limits` are those of manifests/limits.yaml."""
-    findings: list[Finding] = []
-    for own in fleet.own_checks.values():
-        findings += own.findings
-    findings += _missing_nodes(fleet)
-    findings += _missing_runs(fleet.runs)
+    findings = [*_missing_nodes(fleet), *_missing_runs(fleet.runs)]
     differences: list[Difference] = []
     compared: list[ComparedNumber] = []
     slowest: dict[str, ComparedValue] = {}
@@ -72,6 +68,7 @@ def judge_fleet(fleet: FleetRuns, limits: FleetLimits) -> Fleet:
             _add_slowest(slowest, comparison)
         if not any(comparison.compared for comparison in comparisons):
             notes.append(_not_compared(runs, limits))
+    findings += _own_findings(fleet, findings)
     nodes = _node_results(fleet, findings, slowest)
     return Fleet(fleet.store, fleet.since, tuple(nodes), tuple(differences), tuple(compared), tuple(notes))
 
@@ -135,6 +132,18 @@ def _compare_speed(
         comparisons.append(compare_with_peers(peers, excuses, limits))
         comparisons.append(compare_with_last_runs(peers, fleet.earlier, excuses, limits))
     return comparisons
+
+
+def _own_findings(fleet: FleetRuns, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """What the records of each node say about it; with other software, its speed is no reason to drain it."""
+    different = {}
+    for finding in findings:
+        if finding.source is Source.DIFFERENCE:
+            different[finding.host, finding.run] = finding.reason
+    for own in fleet.own_checks.values():
+        yield from own.findings
+        for finding in own.speed_findings:
+            yield without_drain(finding, different.get((finding.host, finding.run), ""))
 
 
 def _not_compared(runs: Sequence[NodeRun], limits: FleetLimits) -> str:

@@ -13,7 +13,7 @@ from enum import Enum
 
 from flagbench.console.terminal import brief
 from flagbench.fleet.hosts import NODE_NAME
-from flagbench.fleet.result import GRAVITY, Action, Fleet, NodeResult
+from flagbench.fleet.result import GRAVITY, Action, Fleet
 from flagbench.report.junit import JUnitCase, Kind, junit_xml
 from flagbench.system.clock import parse_utc
 
@@ -40,8 +40,8 @@ class Scheduler(str, Enum):
 def drain_commands(fleet: Fleet, scheduler: Scheduler) -> list[str]:
     """Return a command for each node to drain, with the reason; nodes without a usable name are left out."""
     commands = []
-    for node in _nodes_to_drain(fleet):
-        if not NODE_NAME.fullmatch(node.host):
+    for node in fleet.nodes:
+        if node.action is not Action.DRAIN or not NODE_NAME.fullmatch(node.host):
             continue
         reason = shlex.quote(f"flagbench: {brief(node.reason, _REASON_LENGTH)}")
         if scheduler is Scheduler.SLURM:
@@ -54,11 +54,7 @@ def drain_commands(fleet: Fleet, scheduler: Scheduler) -> list[str]:
 
 def unusable_names(fleet: Fleet) -> list[str]:
     """Return the names of nodes to drain for which no command is printed, because no node can have such a name."""
-    return [node.host for node in _nodes_to_drain(fleet) if not NODE_NAME.fullmatch(node.host)]
-
-
-def _nodes_to_drain(fleet: Fleet) -> list[NodeResult]:
-    return [node for node in fleet.nodes if node.action is Action.DRAIN]
+    return [host for host in fleet.hosts(Action.DRAIN) if not NODE_NAME.fullmatch(host)]
 
 
 def junit_of_fleet(fleet: Fleet) -> bytes:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from flagbench.accept.check import AcceptanceCheck, Outcome
 from flagbench.accept.from_records import facts_of_records
 from flagbench.accept.judge import checks_of
+from flagbench.errors import FlagbenchError
 from flagbench.fleet.result import Action, Finding, Source
 from flagbench.manifests.model import Catalog
-from flagbench.records.model import Record
 from flagbench.verdict.subject import Subject
 
 _DISTURBANCES = ("alone", "throttled", "undisturbed", "quota")
@@ -22,44 +22,71 @@ class OwnChecks:
     """What the records of one node say about it."""
 
     findings: tuple[Finding, ...] = ()
+    speed_findings: tuple[Finding, ...] = ()
+    """Those about numbers that are below what other machines reach, which other software may explain."""
     disturbance: str = ""
     """What slowed the node for a time, in words; empty if nothing did."""
 
 
 def check_node(host: str, subjects: Sequence[Subject], catalog: Catalog) -> OwnChecks:
-    """Judge a node by the newest record of each of its cases, recomputed. `catalog` has the claims, too.
+    """Judge a node by the newest record of each of its cases.
 
-    A slow number of a node that was disturbed is no reason to drain it.
+    A slow number of a node that was disturbed is no reason to drain it. Records that cannot be judged are a reason to
+    look.
 
-    Raises FlagbenchError (DATA) if this flagbench does not know the stack or a case of a record, or if a record
-    states more than a machine can have.
+    Args:
+        host: the name of the node.
+        subjects: its records, recomputed.
+        catalog: the cases, stacks and claims.
     """
+    newest: dict[str, dict[str, Subject]] = {}
+    for subject in sorted(subjects, key=lambda subject: subject.record.created_at):
+        newest.setdefault(subject.record.stack, {})[subject.record.case] = subject
     findings: list[Finding] = []
+    speed_findings: list[Finding] = []
     disturbances: list[str] = []
-    for stack in sorted({subject.record.stack for subject in subjects}):
-        of_stack = {}
-        for subject in subjects:
-            if subject.record.stack == stack:
-                of_stack[subject.record.record_id] = subject
-        records = {name: subject.record for name, subject in of_stack.items()}
-        facts = facts_of_records([*records.values()], catalog)
-        checks = checks_of(facts, records, catalog, of_stack)
-        disturbance = _disturbance(checks)
+    for stack, by_case in sorted(newest.items()):
+        try:
+            checks = _checks_of_stack(by_case, catalog)
+        except FlagbenchError as error:
+            findings.append(Finding(host, Action.LOOK, Source.OWN_CHECKS, error.message))
+            continue
+        disturbance = _describe_disturbance(checks)
         if disturbance:
             disturbances.append(disturbance)
         for check in checks:
             action = _action_of(check)
             if action is None:
                 continue
-            reason = _describe(check)
-            if action is Action.DRAIN and check.reference is not None and disturbance:
-                action = Action.LOOK
-                reason = f"{reason}; not drained for that: {disturbance}"
-            findings.append(Finding(host, action, Source.OWN_CHECKS, reason, run=_run_of(check, [*records.values()])))
-    return OwnChecks(tuple(findings), "; ".join(disturbances))
+            run = ""
+            if check.part in by_case:
+                run = f"{check.part}:{stack}"
+            finding = Finding(host, action, Source.OWN_CHECKS, _describe(check), run)
+            if check.reference is not None:
+                finding = without_drain(finding, disturbance)
+            if check.reference in (None, "peers"):  # the devices of a node have the same software
+                findings.append(finding)
+            else:
+                speed_findings.append(finding)
+    return OwnChecks(tuple(findings), tuple(speed_findings), "; ".join(disturbances))
 
 
-def _disturbance(checks: Sequence[AcceptanceCheck]) -> str:
+def without_drain(finding: Finding, excuse: str) -> Finding:
+    """Return a finding about the speed of a node with an excuse as a reason to look; without an excuse, unchanged."""
+    if finding.action is not Action.DRAIN or not excuse:
+        return finding
+    return replace(finding, action=Action.LOOK, reason=f"{finding.reason}; not drained for that: {excuse}")
+
+
+def _checks_of_stack(subjects: Mapping[str, Subject], catalog: Catalog) -> tuple[AcceptanceCheck, ...]:
+    """The checks of the runs on one stack, by case. Raises FlagbenchError if they cannot be judged."""
+    by_id = {subject.record.record_id: subject for subject in subjects.values()}
+    records = {name: subject.record for name, subject in by_id.items()}
+    facts = facts_of_records([*records.values()], catalog)
+    return checks_of(facts, records, catalog, by_id)
+
+
+def _describe_disturbance(checks: Sequence[AcceptanceCheck]) -> str:
     """What slowed the node for a time, in words; empty if nothing did."""
     clauses = []
     for check in checks:
@@ -99,11 +126,3 @@ def _describe(check: AcceptanceCheck) -> str:
     if check.remedy:
         text = f"{text}; {check.remedy}"
     return text
-
-
-def _run_of(check: AcceptanceCheck, records: Sequence[Record]) -> str:
-    """The case and the stack of a check; empty for a check of the machine."""
-    for record in records:
-        if record.case == check.part:
-            return f"{record.case}:{record.stack}"
-    return ""

@@ -12,13 +12,11 @@ from flagbench.errors import FlagbenchError
 from flagbench.fleet.hosts import match_hosts
 from flagbench.fleet.judge import FleetRuns
 from flagbench.fleet.node_run import node_run
-from flagbench.fleet.own_checks import OwnChecks, check_node
-from flagbench.fleet.result import Action, Finding, Source
+from flagbench.fleet.own_checks import check_node
 from flagbench.manifests.model import Catalog
 from flagbench.records.store import ReadRecord, Store, StoredRecord
 from flagbench.system.clock import parse_utc, utc_now
 from flagbench.verdict.recompute import recompute
-from flagbench.verdict.subject import Subject
 from flagbench_core.exit_codes import ExitCode
 
 EXPECTED_DAYS = 28
@@ -58,10 +56,17 @@ def read_fleet(
 
     Raises FlagbenchError (DATA) if the store has no records since then, and no list of nodes is given.
     """
+    if store.missing:
+        raise FlagbenchError(
+            f"there is no folder {store.url}", remedy="name another store with --store", code=ExitCode.DATA
+        )
     entries = _choose_entries(store.list_records(case), catalog, since)
     if not entries.last_run_at and not hosts:
+        of_case = ""
+        if case is not None:
+            of_case = f" of {case}"
         raise FlagbenchError(
-            f"there are no records to compare in {store.url}",
+            f"there are no records{of_case} to compare in {store.url}",
             remedy="run `flagbench accept --store URL` or a job with --store on each node, or name another store",
             code=ExitCode.DATA,
         )
@@ -158,8 +163,7 @@ def _add_runs(
                 continue
             fleet.runs.append(run)
             judged.append(subject)
-        if judged:
-            fleet.own_checks[host] = _check_newest(host, judged, catalog)
+        fleet.own_checks[host] = check_node(host, judged, catalog)
 
 
 def _host_in_record(entry: StoredRecord) -> str:
@@ -167,14 +171,3 @@ def _host_in_record(entry: StoredRecord) -> str:
     assert entry.summary is not None  # other entries were not chosen
     assert entry.summary.host is not None
     return entry.summary.host
-
-
-def _check_newest(host: str, subjects: Sequence[Subject], catalog: Catalog) -> OwnChecks:
-    """The checks of one node from the newest record of each of its cases."""
-    newest: dict[tuple[str, str], Subject] = {}
-    for subject in sorted(subjects, key=lambda subject: subject.record.created_at):
-        newest[subject.record.case, subject.record.stack] = subject
-    try:
-        return check_node(host, [*newest.values()], catalog)
-    except FlagbenchError as error:
-        return OwnChecks((Finding(host, Action.LOOK, Source.OWN_CHECKS, error.message),))

@@ -20,8 +20,6 @@ _CLIPPED_DEVIATION = 1.013
 """The standard deviation of a normal distribution over that of its part within `_CLIPPED_AT` deviations."""
 _ROUNDS = 5
 """How often the spread is computed again from the nodes within it: it changes little from the third time on."""
-_LEAST_CLIPPED = 2
-"""The fewest values that a standard deviation is computed from."""
 
 
 class Middle(NamedTuple):
@@ -40,7 +38,7 @@ def clipped_middle(values: Sequence[float], least_spread: float) -> Middle | Non
     takes mean and standard deviation, which are twice as precise, of the values within three spreads, repeatedly.
 
     Args:
-        values: the number on each node; positive.
+        values: the number on each node, of several nodes.
         least_spread: the least spread that is believed, relative to the middle.
 
     Returns None if the median is not positive.
@@ -52,8 +50,6 @@ def clipped_middle(values: Sequence[float], least_spread: float) -> Middle | Non
     spread = max(_NORMAL_MAD * deviation / middle, least_spread)
     for _ in range(_ROUNDS):
         within = [value for value in values if abs(value / middle - 1) < _CLIPPED_AT * spread]
-        if len(within) < _LEAST_CLIPPED:
-            break
         middle = fmean(within)
         spread = max(_CLIPPED_DEVIATION * stdev(within) / middle, least_spread)
     return Middle(middle, spread)

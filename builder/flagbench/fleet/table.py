@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from flagbench.console.page import Block, Lines, Table
 from flagbench.console.terminal import brief
-from flagbench.fleet.result import Action, ComparedNumber, Difference, Fleet, NodeResult
+from flagbench.fleet.differences import LONGEST_VALUE
+from flagbench.fleet.result import Action, ComparedNumber, Fleet, NodeResult
 from flagbench.report.html import Sections, render_page
 
 _NODE_COLUMNS = ("NODE", "DO", "BELOW PEERS", "SPREADS", "WHY")
@@ -20,8 +21,6 @@ _MOST_HOSTS = 4
 """The most names of nodes that a row lists; --json has all."""
 _LONGEST_NAME = 63
 """The characters of a node's name that a row shows, the most that a name without its domain has; --json has all."""
-_LONGEST_VALUE = 40
-"""The characters of a version or a digest that a row shows; --json has all."""
 _MOST_REASONS = 4
 """The most reasons of a node that `--wide` lists; --json has all."""
 
@@ -31,7 +30,7 @@ def fleet_blocks(fleet: Fleet, *, wide: bool) -> list[Block]:
     return [
         Lines((headline(fleet),), "bold"),
         node_table(fleet, wide=wide),
-        Lines(tuple(_untouched_line(fleet, wide=wide))),
+        _untouched_line(fleet, wide=wide),
         difference_table(fleet),
         number_table(fleet, wide=wide),
         Lines(fleet.notes),
@@ -59,8 +58,9 @@ def difference_table(fleet: Fleet) -> Table:
     """Return a table with a row for each version or part in which nodes differ."""
     rows = []
     for difference in fleet.differences:
-        for place in range(len(difference.values)):
-            rows.append(_difference_row(difference, place))
+        for value in difference.values:
+            text = brief(value.value, LONGEST_VALUE)
+            rows.append((difference.run, difference.name, str(value.nodes), text, _list_hosts(value.hosts)))
     return Table(
         _DIFFERENCE_COLUMNS,
         rows,
@@ -122,21 +122,22 @@ def _one_decimal(value: float) -> str:
     return f"{round(value, 1) + 0.0:.1f}"
 
 
-def _untouched_line(fleet: Fleet, *, wide: bool) -> Iterator[str]:
-    """How many nodes are not in the table."""
+def _untouched_line(fleet: Fleet, *, wide: bool) -> Lines:
+    """A line with how many nodes are not in the table; no line if all are."""
     count = len(fleet.hosts(Action.NOTHING))
-    if count and not wide:
-        yield f"{_count_nodes(count)}: nothing to do (--wide lists them)"
+    if wide or not count:
+        return Lines(())
+    return Lines((f"{_count_nodes(count)}: nothing to do (--wide lists them)",))
 
 
-def _difference_row(difference: Difference, place: int) -> tuple[str, ...]:
-    value = difference.values[place]
-    hosts = ", ".join(brief(host, _LONGEST_NAME) for host in value.hosts[:_MOST_HOSTS])
-    if len(value.hosts) > _MOST_HOSTS:
-        hosts = f"{hosts} and {len(value.hosts) - _MOST_HOSTS} more"
-    if place == 0:
-        hosts = "the others"
-    return difference.run, difference.name, str(value.nodes), brief(value.value, _LONGEST_VALUE), hosts
+def _list_hosts(hosts: Sequence[str]) -> str:
+    """The first names of nodes; the value that most nodes have lists none."""
+    if not hosts:
+        return "the others"
+    names = ", ".join(brief(host, _LONGEST_NAME) for host in hosts[:_MOST_HOSTS])
+    if len(hosts) > _MOST_HOSTS:
+        names = f"{names} and {len(hosts) - _MOST_HOSTS} more"
+    return names
 
 
 def _number_rows(compared: Sequence[ComparedNumber], *, wide: bool) -> Iterator[tuple[str, ...]]:

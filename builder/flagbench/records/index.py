@@ -39,6 +39,8 @@ class Summary(msgspec.Struct, frozen=True):
     """The digest of the configuration by which earlier runs are found."""
     machine_digest: str | None
     """The digest by which its machine is distinguished from others."""
+    nodes: int
+    """The number of nodes of the run."""
     metrics: dict[str, float]
     exit_code: int | None = None
     reason: str | None = None
@@ -60,8 +62,6 @@ class Summary(msgspec.Struct, frozen=True):
     """Whether the record is valid and has evidence."""
     basis: str | None = None
     """What the verdict was computed with: the number of the rules, and a digest of the case and its claims."""
-    nodes: int | None = None
-    """The number of nodes of the run; None in an index of an earlier version, whose records are read again."""
 
 
 class IndexEntry(msgspec.Struct, frozen=True):

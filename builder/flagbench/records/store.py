@@ -322,7 +322,7 @@ class Store:
         if blob.problem is not None:
             return replace(self._stored_record(place, blob, created_at), error=blob.problem)
         summary = index.get(blob.key, blob.stamp)
-        if summary is None or summary.nodes is None:
+        if summary is None:
             try:
                 content = self.blobs.get(blob.key, MAX_RECORD_BYTES)
                 summary = summary_of(to_record(self._parse_checked(blob, content)))

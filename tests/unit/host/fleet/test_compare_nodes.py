@@ -99,16 +99,22 @@ def test_nodes_below_eight_are_not_compared() -> None:
 
 def test_a_disturbed_node_is_not_drained_for_its_speed() -> None:
     throttled = Finding("slow", Action.LOOK, Source.OWN_CHECKS, "throttled")
-    fleet = judge(run_of("slow", 0.7), own_checks={"slow": OwnChecks((throttled,), "throttled")})
+    fleet = judge(run_of("slow", 0.7), own_checks={"slow": OwnChecks((throttled,), disturbance="throttled")})
 
     assert [finding.action for finding in node(fleet, "slow").findings] == [Action.LOOK, Action.LOOK]
 
 
 def test_a_node_with_other_software_is_named_and_neither_drained_nor_a_peer() -> None:
-    fleet = judge(run_of("other", 0.7, driver="570"))
+    below_the_limit = Finding("other", Action.DRAIN, Source.OWN_CHECKS, "below the limit", run="roofs:cuda13")
+    fleet = judge(
+        run_of("other", 0.7, driver="570"), own_checks={"other": OwnChecks(speed_findings=(below_the_limit,))}
+    )
 
     sources = [finding.source for finding in node(fleet, "other").findings]
-    assert (node(fleet, "other").action, sources) == (Action.LOOK, [Source.PEERS, Source.DIFFERENCE])
+    assert (node(fleet, "other").action, sources) == (
+        Action.LOOK,
+        [Source.OWN_CHECKS, Source.PEERS, Source.DIFFERENCE],
+    )
     assert {number.nodes for number in fleet.compared} == {20}
     (difference,) = fleet.differences
     assert (difference.name, [value.nodes for value in difference.values]) == ("driver", [20, 1])

@@ -206,8 +206,18 @@ def test_a_record_that_cannot_be_judged_is_a_reason_to_look(store: Store, flagbe
     assert names_of(document, "look") == ["forged"]
 
 
-def test_a_store_without_records_is_an_error(store: Store, flagbench: Flagbench) -> None:
-    ended = flagbench("fleet")
+@pytest.mark.parametrize("options", ["", "--case roofs"])
+def test_a_store_without_records_is_an_error(store: Store, flagbench: Flagbench, options: str) -> None:
+    ended = flagbench(f"fleet {options}")
+
+    assert (ended.code, ended.out) == (ExitCode.DATA, "")
+
+
+def test_nodes_are_not_missing_from_a_store_that_does_not_exist(flagbench: Flagbench, tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("gpu-001\n")
+
+    ended = flagbench(f"fleet --store {tmp_path / 'mistyped'} --hosts {hosts}")
 
     assert (ended.code, ended.out) == (ExitCode.DATA, "")
 

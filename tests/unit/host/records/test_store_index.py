@@ -16,7 +16,7 @@ from flagbench.records.store import ReadRecord, Store, StoredRecord
 
 MakeRecord = Callable[..., bytes]
 SUMMARY = Summary(
-    "2026-01-01T12:00:00Z", "run-1", "tiny", "faithful", "ok", 12.5, None, None, None, {"p_core": 321.5}, 0, nodes=1
+    "2026-01-01T12:00:00Z", "run-1", "tiny", "faithful", "ok", 12.5, None, None, None, 1, {"p_core": 321.5}, 0
 )
 
 
