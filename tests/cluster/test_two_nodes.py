@@ -70,14 +70,6 @@ def golden(case):
     return json.loads((GOLDEN / ("%s_losses.json" % case.replace("-", "_"))).read_text())
 
 
-@pytest.mark.old_torch
-def test_two_processes(tmp_path):
-    record = check_job(*Nodes(tmp_path, [*SHORT, "--run-id", "two"]).both())
-    assert record["run_id"] == "two"
-    samples = 30 * 2 * record["config"]["train"]["batch_size"]
-    assert record["work"]["samples_executed"] == samples, "both nodes' samples count"
-
-
 def test_one_model_across_both_nodes(tmp_path):
     """Every layer is split over them; node 0 alone counts, and has the loss of the whole."""
     need_megatron()
@@ -98,13 +90,17 @@ def test_stages_on_two_nodes_train_one_model(tmp_path):
     assert losses == pytest.approx(golden("llama2-70b")["losses"], abs=5e-5)
 
 
+@pytest.mark.old_torch
 def test_worker_first_and_the_environment_of_kubernetes(tmp_path):
     """Node 1 starts first; rank and master come from an Indexed Job's environment, RANK would mislead."""
-    nodes = Nodes(tmp_path, SHORT)
+    nodes = Nodes(tmp_path, [*SHORT, "--run-id", "two"])
     env = {"FLAGBENCH_MASTER": nodes.master, "RANK": "7", "WORLD_SIZE": "99"}
     second = nodes.start(1, env=dict(env, JOB_COMPLETION_INDEX="1"))
     wait_until(lambda: any(name.startswith("flagbench-") for name in os.listdir(second.folder)), 30)
-    check_job(nodes.start(0, env=dict(env, JOB_COMPLETION_INDEX="0")), second)
+    record = check_job(nodes.start(0, env=dict(env, JOB_COMPLETION_INDEX="0")), second)
+    assert record["run_id"] == "two"
+    samples = 30 * 2 * record["config"]["train"]["batch_size"]
+    assert record["work"]["samples_executed"] == samples, "both nodes' samples count"
 
 
 def check_failed(first, second, code, phase, *words):
@@ -153,14 +149,10 @@ def test_missing_files_on_node_1_are_the_jobs_exit_code(tmp_path):
 
 
 @pytest.mark.old_torch
-@pytest.mark.parametrize("case, part", [("distilbert", "rank 1"), ("aquila-33b", "rank 1 (tp 1, pp 0, dp 0)")])
-def test_a_killed_rank_of_another_node_is_named(tmp_path, case, part):
-    split = [] if case == "distilbert" else ["--set", "tp=2"]
-    if split:
-        need_megatron()
-    first, second = Nodes(tmp_path, [*ENDLESS, *split], case=case).both(steps=3)
+def test_a_killed_rank_of_another_node_is_named(tmp_path):
+    first, second = Nodes(tmp_path, ENDLESS).both(steps=3)
     os.kill(second.pids()[0], signal.SIGKILL)
-    check_failed(first, second, 4, None, "node 1", part, "SIGKILL")
+    check_failed(first, second, 4, None, "node 1", "rank 1", "SIGKILL")
 
 
 def test_a_killed_node_is_named_though_sigterm_comes_first(tmp_path):
@@ -180,7 +172,6 @@ def test_a_killed_node_is_named_though_sigterm_comes_first(tmp_path):
     ("at", "action", "code", "words"),
     [
         ("start", "os._exit(0)", 4, "rank 1 ended with exit 0 on node 1"),
-        (30, "os._exit(0)", 4, "rank 1 ended with exit 0 on node 1, in phase train after 30 steps"),
         (30, NAN, 12, "rank 1: the loss of step 30 is nan"),
     ],
 )

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.image
 
 NUMBER = "12345"
 MODULE = [sys.executable, "-m", "flagbench_cases", "distilbert"]
-SHORT = ["--gpus", "2", "--preset", "tiny", "--data", "synthetic", "--steps", "5"]
+SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "1"]
 
 
 @pytest.fixture
@@ -53,12 +53,10 @@ def test_a_user_without_name_home_and_a_folder_to_stand_in(tmp_path, stranger):
     path = {"PYTHONPATH": os.pathsep.join([str(site), ENTRYPOINTS])}
     ended = run_case(place, *SHORT, isolated=True, command=[*become, *MODULE], cwd=str(locked), env=path)
     assert (ended.code, ended.status["state"]) == (0, "ok"), ended.stderr
-    answers = [json.loads(path.read_text()) for path in place.glob("answer-*")]
-    assert len(answers) == 2, ended.stderr
-    for answer in answers:
-        assert (answer["uid"], answer["user"]) == (int(NUMBER), "flagbench")
-        assert len(answer["caches"]) == 4
-        assert all(cache.startswith(answer["home"] + "/") for cache in answer["caches"].values())
+    (answer,) = (json.loads(path.read_text()) for path in place.glob("answer-*"))
+    assert (answer["uid"], answer["user"]) == (int(NUMBER), "flagbench")
+    assert len(answer["caches"]) == 4
+    assert all(cache.startswith(answer["home"] + "/") for cache in answer["caches"].values())
     assert os.listdir(str(locked)) == []
     assert not list(place.glob("flagbench-*")), "the home goes with the spool"
 

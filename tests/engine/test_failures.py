@@ -56,7 +56,7 @@ def test_data_wrong(tmp_path):
 
 
 @pytest.mark.old_torch
-@pytest.mark.parametrize(("rank", "number"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGTERM)])
+@pytest.mark.parametrize(("rank", "number"), [(1, signal.SIGKILL), (0, signal.SIGTERM)])
 def test_rank_killed(endless, rank, number):
     """It is named itself, and not its peer; also rank 0, and also by a signal that asks to stop."""
     run = endless()
@@ -98,15 +98,12 @@ def test_memory_limit(tmp_path, limited, case, arguments, phase):
     CaseRun(tmp_path, arguments, command=command).wait().failed(5, phase, "OOM")
 
 
-@pytest.mark.parametrize(("number", "stopped_rank"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
-def test_interrupted(endless, number, stopped_rank):
+def test_interrupted_while_a_rank_is_stopped(endless):
     run = endless()
     pids = run.pids()
-    if stopped_rank:
-        os.kill(pids[1], signal.SIGSTOP)
-    run.process.send_signal(number)
-    ended = run.wait(30)
-    record = ended.failed(7, "train", number.name)
+    os.kill(pids[1], signal.SIGSTOP)
+    run.process.terminate()
+    record = run.wait(30).failed(7, "train", "SIGTERM")
     assert not any(alive(pid) for pid in pids)
     assert record["window"]["steps"] >= 1, "what was measured is kept"
     assert record["metrics"], "what was measured is kept"

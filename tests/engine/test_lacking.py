@@ -52,7 +52,7 @@ def test_a_port_in_use(tmp_path):
 @pytest.mark.parametrize("options", ["size=4k", "nr_inodes=4"])
 def test_a_full_disk_at_the_start(small_disk, options):
     """There is room for the plan and nothing after it, or for as many files."""
-    CaseRun(small_disk(options), RUN).wait().failed(4, "launch", "full")
+    run_case(small_disk(options), *RUN).failed(4, "launch", "full")
 
 
 @pytest.mark.old_torch

@@ -53,12 +53,6 @@ def test_a_run_prints_the_table_that_verify_shows(flagbench):
     assert {"device_model", "devices", "model", "sequence_length", "precision"} <= differing
 
 
-def test_json_prints_the_record_that_was_kept(flagbench):
-    ended = flagbench(*SHORT, "--json")
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == stored(flagbench)
-
-
 def test_a_series_is_kept_and_verified_as_a_whole(flagbench):
     short = [*SHORT[:-1], "2", "--repeat", "2", "--name", "mine", "--json"]
     ended = flagbench(*short)
@@ -119,7 +113,7 @@ def ranks(tmp_path):
     return [f["pid"] for reader in readers for f in reader.facts() if f["kind"] == "rank"]
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 7), (signal.SIGINT, 7), (signal.SIGKILL, None)])
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 7), (signal.SIGKILL, None)])
 def test_signals_reach_the_run(flagbench, begin, tmp_path, number, code):
     run = begin(*SHORT[:-1], "1000000", "--gpus", "2")
     wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 120)

@@ -71,9 +71,9 @@ def shares_of_rank_1(record):
     return shares
 
 
-@pytest.mark.parametrize(("case", "ranks"), [("distilbert", 2), ("aquila-33b", 1)])
-def test_steps_are_as_without_roofs_and_below_them(tmp_path, case, ranks):
-    words = ("--preset", "tiny", "--steps", "12", "--gpus", str(ranks))
+@pytest.mark.parametrize("case", ["distilbert", "aquila-33b"])
+def test_steps_are_as_without_roofs_and_below_them(tmp_path, case):
+    words = ("--preset", "tiny", "--steps", "12")
     record, without = (run_case(tmp_path, *words, *more, case=case).ok(case) for more in (["--roofs"], []))
     assert record["config_digest"] == without["config_digest"]
     assert record["quality"].get("losses") == without["quality"].get("losses")

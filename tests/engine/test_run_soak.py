@@ -81,7 +81,7 @@ def test_an_error_of_memory_ends_a_soak_and_names_lap_and_rank(nvml_stub, tmp_pa
 
 
 def test_a_soak_that_is_stopped_keeps_its_laps(tmp_path):
-    run = CaseRun(tmp_path, [*QUICK, "--set", "laps=20"], case="roofs")
+    run = CaseRun(tmp_path, [*QUICK, "--set", "laps=20"], isolated=False, case="roofs")
 
     def laps():
         return [fact for reader in run.readers()[:1] for fact in reader.facts() if fact["kind"] == "lap"]

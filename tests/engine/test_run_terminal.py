@@ -57,7 +57,7 @@ class Terminal:
         return self.process.returncode, out
 
 
-def test_progress_from_the_first_second(terminal):
+def test_progress_from_the_first_second(terminal, flagbench):
     began = time.monotonic()
     run = Terminal([*SHORT, "--json"], terminal)
     assert run.read()
@@ -70,6 +70,8 @@ def test_progress_from_the_first_second(terminal):
     for word in ("launch", "train", "steps/s", "ETA"):
         assert word in run.drawn
     record = json.loads(out)
+    kept = json.loads(flagbench("results", "show", "last", "--json").stdout)
+    assert record == kept
     again = subprocess.run([*COMMAND, *SHORT, "--dry-run", "--json"], env=terminal, capture_output=True, check=True)
     planned = json.loads(again.stdout)
     assert planned["config_digest"] == record["config_digest"]

@@ -57,13 +57,13 @@ def stopped(run, phase="train"):
     return ended.failed(7, phase, "interrupted by SIGTERM")
 
 
-@pytest.mark.parametrize(("ranks", "parent_last"), [(2, False), (1, True)])
-def test_sigterm_to_every_process_at_once(tmp_path, ranks, parent_last):
-    run = CaseRun(tmp_path, ["--gpus", str(ranks), *ENDLESS])
-    run.wait_for_steps(ranks, steps=30)
+def test_sigterm_to_every_process_at_once(tmp_path):
+    """The parent gets it last, when the others end already."""
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
+    run.wait_for_steps(2, steps=30)
     pids = everyone(run)
-    assert len(pids) >= 2 + ranks, "parent, sampler, ranks"
-    for pid in sorted(pids, key=lambda pid: (pid == run.process.pid) is parent_last):
+    assert len(pids) >= 4, "parent, sampler, ranks"
+    for pid in sorted(pids, key=lambda pid: pid == run.process.pid):
         send(pid, signal.SIGTERM)
     record = stopped(run)
     assert record["window"]["steps"] >= 1, "what was measured is kept"

@@ -40,6 +40,7 @@ GUARD = """#include <c10/core/impl/DeviceGuardImplInterface.h>
 C10_REGISTER_GUARD_IMPL(CUDA, c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA>)
 """
 """Without it, the process ends when autograd records an operator on a tensor of the device."""
+LIBRARY = "guard.so"
 
 
 class HostGenerator(torch.Generator):
@@ -67,13 +68,18 @@ class Trace(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def install(folder: Path) -> None:
-    """Give this process a device, and collectives of objects."""
+def compile_guard(folder: Path) -> Path:
+    """The library of GUARD."""
     need(shutil.which("g++") is not None, "g++, to compile a device guard")
-    home, source, library = Path(torch.__file__).parent, folder / "guard.cpp", folder / "guard.so"
+    home, source, library = Path(torch.__file__).parent, folder / "guard.cpp", folder / LIBRARY
     source.write_text(GUARD)
     command = ["g++", "-std=c++20", "-shared", "-fPIC", f"-I{home / 'include'}", f"-L{home / 'lib'}"]
     subprocess.run([*command, "-o", str(library), str(source), "-lc10"], check=True)
+    return library
+
+
+def install(library: Path) -> None:
+    """Give this process a device, whose guard was compiled, and collectives of objects."""
     ctypes.CDLL(str(library))
     cuda: Any = torch.cuda
     cuda.set_device = cuda.synchronize = cuda.manual_seed = cuda.set_rng_state = lambda *_: None
@@ -95,14 +101,14 @@ class Rank:
     """A rank of a case at its published sizes, on random data."""
 
     def __init__(self, folder: Path, case: str, precision: str, layout: Layout, rank: int, **changes: Any) -> None:
-        """`changes` of the reference preset, section by section."""
+        """`folder` has the compiled guard. `changes` of the reference preset, section by section."""
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         if "megatron" in load_case(case)["engines"]:
             # It hands functions to torch.compile while it is imported, which looks at all of torch's.
             open_engine()
             importlib.import_module("flagbench_cases.engines.megatron.training")
-        install(folder)
+        install(folder / LIBRARY)
         dist.destroy_process_group()
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world)
         config = preset_of(load_case(case)["presets"], "reference")

@@ -1,11 +1,13 @@
 """Set-up, forward pass and update of the published sizes on a device: no tensor is on another one.
 
-No backward pass runs there: gradients are tensors of the parameters' shapes. See docs/what-was-tested.md.
+Two layers stand for all, which are alike. No backward pass runs there: gradients are tensors of the parameters'
+shapes. See docs/what-was-tested.md.
 """
 
 from __future__ import annotations
 
 import functools
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,11 +22,25 @@ if not hasattr(torch.amp, "custom_fwd"):
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_core import flops
 from running import need_imports, need_megatron
-from unit.cases.fake_cuda import DEVICE, Rank
+from unit.cases.fake_cuda import DEVICE, Rank, compile_guard
 from workloads import on_ranks
 
 pytestmark = pytest.mark.image
 SMALL_SET = {"source": "synthetic", "workers": 0, "examples": 64}
+LAYERS = 2
+
+
+@pytest.fixture(scope="module")
+def guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled guard of the device."""
+    return compile_guard(tmp_path_factory.mktemp("guard"))
+
+
+@pytest.fixture
+def folder(guard: Path, tmp_path: Path) -> Path:
+    """A folder that has the guard."""
+    shutil.copy(guard, tmp_path)
+    return tmp_path
 
 
 def places(tensors: Iterable[torch.Tensor]) -> set[torch.device]:
@@ -34,7 +50,8 @@ def places(tensors: Iterable[torch.Tensor]) -> set[torch.device]:
 
 def train(case: str, precision: str, folder: Path, rank: int, world: int) -> None:
     """A step of a case that is not split."""
-    one = Rank(folder, case, precision, Layout(), 0, data=SMALL_SET, train={"batch_size": 2})
+    smaller = {"model": {"layers": LAYERS}, "data": SMALL_SET, "train": {"batch_size": 2}}
+    one = Rank(folder, case, precision, Layout(), 0, **smaller)
     batch, parameters = one.batch(), [each for each in one.work.module.parameters() if each.requires_grad]
 
     def backward(*_: Any, **__: Any) -> None:
@@ -53,9 +70,9 @@ def train(case: str, precision: str, folder: Path, rank: int, world: int) -> Non
 @pytest.mark.parametrize(
     ("case", "precision"), [("distilbert", "tf32"), ("glm", "fp16"), ("llama3.1-8b-lora", "bf16")]
 )
-def test_a_step(tmp_path: Path, case: str, precision: str) -> None:
+def test_a_step(folder: Path, case: str, precision: str) -> None:
     need_imports(case)
-    on_ranks(1, tmp_path, functools.partial(train, case, precision))
+    on_ranks(1, folder, functools.partial(train, case, precision))
 
 
 # Split models, by Megatron-Core as it is: without what lets it run on processors
@@ -68,7 +85,7 @@ def score(release: tuple[int, int], folder: Path, rank: int, world: int) -> dict
     from flagbench_cases.engines.megatron import norm
 
     norm.torch_release = lambda: release
-    one = Rank(folder, "aquila-33b", "bf16", Layout(tp=8), 5, data=SMALL_SET)
+    one = Rank(folder, "aquila-33b", "bf16", Layout(tp=8), 5, model={"layers": LAYERS}, data=SMALL_SET)
     batch = one.batch()
     with one.running(), FlopCounterMode(display=False) as counter:
         loss = one.work.infer(one.work.to_device(one.fake(batch)))
@@ -82,13 +99,13 @@ def score(release: tuple[int, int], folder: Path, rank: int, world: int) -> dict
 
 
 @pytest.mark.parametrize(("release", "kernel"), [((2, 9), "torch"), ((2, 6), "torch, three passes")])
-def test_a_rank_of_aquila(tmp_path: Path, release: tuple[int, int], kernel: str) -> None:
+def test_a_rank_of_aquila(folder: Path, release: tuple[int, int], kernel: str) -> None:
     need_megatron()
-    (found,) = on_ranks(1, tmp_path, functools.partial(score, release))
+    (found,) = on_ranks(1, folder, functools.partial(score, release))
     assert found["norm"] == kernel
     assert found["share"] == pytest.approx(1 / 8, rel=1e-3)
-    # Two in each of 60 layers, one of the embedding, three of the loss, and the one over replicas.
-    assert found["collectives"]["allreduce_"] == 2 * 60 + 1 + 3 + 1
+    # Two in each layer, one of the embedding, three of the loss, and the one over replicas.
+    assert found["collectives"]["allreduce_"] == 2 * LAYERS + 1 + 3 + 1
 
 
 def pretrain(case: str, layout: Layout, at: int, folder: Path, rank: int, world: int) -> dict[str, Any]:
@@ -104,7 +121,7 @@ def pretrain(case: str, layout: Layout, at: int, folder: Path, rank: int, world:
         "bf16",
         layout,
         at,
-        model={"layers": 2 * layout.pp},
+        model={"layers": LAYERS * layout.pp},
         data={"source": "synthetic"},
         train={"batch_size": 2, "schedule_samples": 16},
     )
@@ -142,7 +159,7 @@ def pretrain(case: str, layout: Layout, at: int, folder: Path, rank: int, world:
 UPDATE = {"reduce_scatter_tensor_coalesced_": 1, "allgather_into_tensor_coalesced_": 1}
 # Sequence parallelism: before and after attention and MLP of two layers, for two micro-batches. The embedding also
 # scatters, and the output layer gathers.
-LAYERS = {"_allgather_base_": 8, "_reduce_scatter_base_": 8}
+SEQUENCES = {"_allgather_base_": 8, "_reduce_scatter_base_": 8}
 
 
 @pytest.mark.parametrize(
@@ -154,23 +171,23 @@ LAYERS = {"_allgather_base_": 8, "_reduce_scatter_base_": 8}
     ],
     ids=["first stage", "last stage", "two replicas"],
 )
-def test_a_rank_of_llama2_70b(tmp_path: Path, layout: Layout, at: int, more: dict[str, int]) -> None:
+def test_a_rank_of_llama2_70b(folder: Path, layout: Layout, at: int, more: dict[str, int]) -> None:
     need_megatron()
-    (found,) = on_ranks(1, tmp_path, functools.partial(pretrain, "llama2-70b", layout, at))
+    (found,) = on_ranks(1, folder, functools.partial(pretrain, "llama2-70b", layout, at))
     kernels = {"attention": "sdpa", "norm": "torch", "weight_gradients": "fused by torch"}
     assert {name: found[name] for name in kernels} == kernels
     del found["collectives"]["allreduce_"]  # of the loss and of the norm of the gradients
-    assert found["collectives"] == {**UPDATE, **LAYERS, **more}
+    assert found["collectives"] == {**UPDATE, **SEQUENCES, **more}
 
 
 @pytest.mark.parametrize(("layout", "at"), [(Layout(4, 2, 1), 7), (Layout(2, 2, 2), 7)], ids=str)
-def test_a_rank_of_llama3_8b(tmp_path: Path, layout: Layout, at: int) -> None:
+def test_a_rank_of_llama3_8b(folder: Path, layout: Layout, at: int) -> None:
     need_megatron()
-    (found,) = on_ranks(1, tmp_path, functools.partial(pretrain, "llama3-8b", layout, at))
+    (found,) = on_ranks(1, folder, functools.partial(pretrain, "llama3-8b", layout, at))
     kernels = {
         "attention": "sdpa",
         "transformer": "local",
         "weight_gradients": "fused by torch",
-        "layers": 2 * layout.pp,
+        "layers": LAYERS * layout.pp,
     }
     assert {name: found[name] for name in kernels} == kernels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,15 @@ STEPS: dict[str, tuple[str, dict[str, Any]]] = {
 """A case, and changes of its tiny preset."""
 
 
-def counted(case: str, changes: dict[str, Any], folder: Path, rank: int, world: int) -> tuple[Any, int]:
+def count(case: str, changes: dict[str, Any], folder: Path) -> tuple[Any, int]:
     """The work of a step, and the FLOPs that torch counts in it."""
     from torch.utils.flop_counter import FlopCounterMode
 
+    folder.mkdir()
+    with suppress(ImportError):
+        from megatron.core import parallel_state
+
+        parallel_state.destroy_model_parallel()  # of an earlier step of this rank
     options = Options(preset="tiny", source="synthetic", steps=9)
     config = resolve(load_case(case), load_stack("cpu"), options)
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(case))
@@ -54,6 +60,21 @@ def counted(case: str, changes: dict[str, Any], folder: Path, rank: int, world: 
     with FlopCounterMode(display=False) as counter:
         (work.infer if infers else work.step)(work.to_device(batch))
     return tuple(work.work(batch)), counter.get_total_flops()
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, int]]:
+    """What `count` finds in each step that has its imports, all of them in one process."""
+
+    def count_all(folder: Path, rank: int, world: int) -> dict[str, tuple[Any, int]]:
+        found = {}
+        for name, (case, changes) in STEPS.items():
+            if all(find_spec(package) for package in load_case(case).get("imports", ())):
+                found[name] = count(case, changes, folder / name)
+        return found
+
+    (found,) = on_ranks(1, tmp_path_factory.mktemp("flops"), count_all)
+    return found
 
 
 # The published sizes, without memory for them. Those of the split models are in test_fake_cuda.
@@ -129,10 +150,9 @@ def test_flops_of_the_published_sizes(case: str, make: Any, tokens: int, stated:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_flops_are_those_that_torch_counts(tmp_path: Path, name: str) -> None:
-    case, changes = STEPS[name]
-    need_imports(case)
-    ((work, total),) = on_ranks(1, tmp_path, functools.partial(counted, case, changes))
+def test_flops_are_those_that_torch_counts(counted: dict[str, tuple[Any, int]], name: str) -> None:
+    need_imports(STEPS[name][0])
+    work, total = counted[name]
     done = Work(*work)
     assert done.flops_executed + done.flops_recomputed == pytest.approx(total, rel=1e-3)
     assert (done.flops_recomputed > 0) == name.endswith(("True", "selective", "full"))

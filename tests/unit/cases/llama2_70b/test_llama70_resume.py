@@ -33,8 +33,6 @@ RUNS: dict[str, tuple[Layout, dict[str, Any], list[int]]] = {
     "tp2 pp2": (Layout(1, 2, 2), {}, [0, 1, 2, 3]),
     "dp2 tp2, plain, bf16": (Layout(2, 2, 1), {"train": PLAIN, "precision": "bf16"}, [0, 1]),
     "dp2": (Layout(2, 1, 1), {}, [0, 1]),
-    "tp2": (Layout(1, 2, 1), {}, [0, 1]),
-    "pp2, plain": (Layout(1, 1, 2), {"train": PLAIN}, [0, 1]),
     "dp2, fp16": (Layout(2, 1, 1), {"precision": "fp16"}, [0, 1]),
     "dp2, fp16, no update": (Layout(2, 1, 1), {"precision": "fp16"}, [0, 1]),
 }
