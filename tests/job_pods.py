@@ -48,6 +48,9 @@ JOBS = {
     "a model in stages": ("llama2-70b:cuda13", {"nodes": 4, "gpus": 8, "set_": ("tp=8", "pp=4")}),
 }
 """A job of every kind that is rendered: what to run, and the options."""
+_TERMS = "pod affinity nodeAffinity requiredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms"
+BOUND = _TERMS + " 0 matchFields 0 values 0"
+"""The place of the node's name in a job for one node."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
@@ -127,8 +130,10 @@ def pod_environment(documents, index):
     """The variables of the pod of that index, on a node of its own; those from Secrets are not among them."""
     found = {}
     for entry in _container(documents)["env"]:
-        node = entry.get("valueFrom") == {"fieldRef": {"fieldPath": "spec.nodeName"}}
-        found[entry["name"]] = "node-%d" % index if node else expand(entry["value"], found)
+        if "value" in entry:
+            found[entry["name"]] = expand(entry["value"], found)
+        elif entry["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}:
+            found[entry["name"]] = find(documents, BOUND) or "node-%d" % index
     return {**found, "JOB_COMPLETION_INDEX": str(index)}
 
 
