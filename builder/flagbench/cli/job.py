@@ -16,7 +16,7 @@ from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.fleet.hosts import check_node_names, read_hosts
 from flagbench.manifests.load import load_catalog_without_claims
-from flagbench.manifests.lookup import resolve_image
+from flagbench.manifests.lookup import require_image, resolve_image
 from flagbench.options import takes_options, words
 from flagbench.runs.launchers.job_request import EachNode, JobOptions
 from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest
@@ -70,6 +70,8 @@ def command(
     if each_node is not None:
         nodes = read_each_node(each_node)
     request = maker.request(case, stack, run, job, options[for_], nodes)
+    if request.image is not None:
+        require_image(case, stack)
     text = maker.render(request)
     for warning in request.warnings():
         typer.echo(f"warning: {warning}", err=True)

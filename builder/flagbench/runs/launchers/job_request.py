@@ -17,7 +17,6 @@ from typer import Option
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of, try_parse_reference
 from flagbench.images.bucket import is_in_bucket
-from flagbench.manifests.lookup import require_image
 from flagbench.manifests.model import Case
 from flagbench.manifests.settings import config_errors
 from flagbench.manifests.stack import Stack
@@ -172,10 +171,7 @@ class JobRequest(ABC):
         """Refuse two names of the image, one in a bucket, and one that may mean another image tomorrow."""
         if self.job.image is not None and self.job.registry is not None:
             raise FlagbenchError("--image and --registry contradict each other", remedy="give one of them")
-        if self.image is None:
-            return
-        require_image(self.case, self.stack)
-        if self.has_image_file:
+        if self.image is None or self.has_image_file:
             return
         if is_in_bucket(self.image):
             raise FlagbenchError(
