@@ -68,6 +68,12 @@ def test_a_run_generates_the_tokens_it_counts(tmp_path):
     assert {"latency_p99", "ttft", "tpot", "decode_bandwidth"} <= set(values)
 
 
+def test_an_engine_that_schedules_ahead_has_an_iteration_for_each_token(tmp_path):
+    environment = planted(tmp_path, 0, "before data", "import vllm; vllm.LLMEngine.AHEAD = 1")
+    record = run_case(tmp_path, *SHORT, case=CASE, env=environment).ok(CASE)
+    assert {"ttft", "tpot"} <= {metric["name"] for metric in record["metrics"]}
+
+
 def test_two_ranks_are_one_engine(shared_memory, tmp_path):
     record = run_case(tmp_path, *SHORT, *TWO_RANKS, case=CASE, env=paths(STANDIN)).ok(CASE)
     assert record["conditions"]["layout"] == "dp1 tp2 pp1"

@@ -123,7 +123,7 @@ class VllmEngine:
     ) -> list[Completion]:
         """Generate `length` tokens for each prompt, in one batch.
 
-        `mark_iteration` is called before each iteration of the engine, and after the last one.
+        `mark_iteration` is called when the batch begins, and after each iteration, when its tokens have arrived.
         """
         sampling = self._sampling(
             temperature=temperature, top_p=1.0, ignore_eos=True, max_tokens=length, detokenize=False
@@ -131,13 +131,19 @@ class VllmEngine:
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         engine = self._llm.llm_engine
         self._llm.enqueue(requests, sampling, use_tqdm=False)
+        # With asynchronous scheduling, the first call only starts an iteration, and each later one starts the next
+        # iteration before it waits for the tokens of the last.
+        calls_without_tokens = engine.vllm_config.max_concurrent_batches - 1
         finished = {}
+        mark_iteration()
         while engine.has_unfinished_requests():
-            mark_iteration()
             for output in engine.step():
                 if output.finished:
                     finished[output.request_id] = output
-        mark_iteration()
+            if calls_without_tokens:
+                calls_without_tokens -= 1
+            else:
+                mark_iteration()
         return [_completion(finished[name]) for name in sorted(finished, key=_number_of_request)]
 
     def settings(self) -> dict[str, Any]:

@@ -41,12 +41,15 @@ class LLM:
 class LLMEngine:
     """Gives each request one token in every iteration."""
 
+    AHEAD = 0
+    """How many iterations it starts before it waits for the tokens of one."""
     CACHED_TOKENS = 0
     LOST_TOKENS = 0
     PREEMPTIONS = 0
 
     def __init__(self, arguments):
         self.vllm_config = describe(arguments)
+        self.vllm_config.max_concurrent_batches = 1 + self.AHEAD
         self.engine_core = SimpleNamespace(shutdown=lambda: None)
         self.requests = []
         self.count = 0
@@ -57,7 +60,7 @@ class LLMEngine:
         tokens = random.Random(seed).choices(range(1000), k=sampling.max_tokens)
         self.requests.append(("%d-a1b2c3d4" % self.count, tokens))
         self.count += 1
-        self.left = sampling.max_tokens
+        self.left = sampling.max_tokens + self.AHEAD
 
     def has_unfinished_requests(self):
         return bool(self.requests)

@@ -7,9 +7,11 @@ in flagbench_cases.rank calls the methods of ServeWorkload and times them.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Iterable, List
 
 import numpy as np
+import torch
 
 from flagbench_cases.contract import Context, InferWorkload, Work
 from flagbench_cases.engines.vllm import Completion, VllmEngine, digest
@@ -31,6 +33,9 @@ class ServeWorkload(InferWorkload):
         self.config = context.config
         self.served = {"requests": 0, "cached_tokens": 0, "other_lengths": 0, "preemptions": 0}
         """What the engine did in all batches so far."""
+        self.marks: Any = contextlib.nullcontext()
+        """The stream of the marks of iterations. With asynchronous scheduling the engine's own stream has the next
+        iteration queued when the tokens of the last arrive, and a mark behind it would be late."""
 
     def setup(self) -> None:
         context, config = self.context, self.config
@@ -42,6 +47,8 @@ class ServeWorkload(InferWorkload):
         shape = (config["infer"]["batch_size"], config["data"]["prompt_length"])
         self.prompts: Batch = generator.integers(0, ids, shape).tolist()
         self.engine = VllmEngine(context)
+        if context.device.kind == "cuda":
+            self.marks = torch.cuda.stream(torch.cuda.Stream())
         self.completions: list[Completion] = []
 
     def describe(self) -> dict[str, Any]:
@@ -80,8 +87,9 @@ class ServeWorkload(InferWorkload):
         self.completions = self.engine.generate(batch, self.length, temperature, self._mark_iteration)
 
     def _mark_iteration(self) -> None:
-        """Mark an iteration of the engine, in which each sequence gets a token."""
-        self.context.probe.micro_batch()
+        """Mark the start of a batch, or the end of an iteration of the engine, which gives each sequence a token."""
+        with self.marks:
+            self.context.probe.micro_batch()
         self.context.spool.beat()
 
     def after_step(self) -> None:
