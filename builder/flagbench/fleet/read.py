@@ -26,6 +26,10 @@ Names that are seen once, such as those of pods, are not missed for longer than 
 """
 
 
+_DAY = len("2026-01-31")
+"""The characters of a time that are its day: more is not known of a damaged record."""
+
+
 @dataclass
 class _Entries:
     """The listed records of single nodes that are to be read, and what the listing alone says."""
@@ -61,22 +65,8 @@ def read_fleet(
             f"there is no folder {store.url}", remedy="name another store with --store", code=ExitCode.DATA
         )
     entries = _choose_entries(store.list_records(case), catalog, since)
-    if not entries.last_run_at and not hosts:
-        of_case = ""
-        if case is not None:
-            of_case = f" of {case}"
-        raise FlagbenchError(
-            f"there are no records{of_case} to compare in {store.url}",
-            remedy="run `flagbench accept --store URL` or a job with --store on each node, or name another store",
-            code=ExitCode.DATA,
-        )
-    newest = max(entries.last_run_at.values(), default="")
-    if newest < entries.since and not hosts:
-        raise FlagbenchError(
-            f"no record in {store.url} is of {entries.since} or later; the newest is of {newest}",
-            remedy="give an earlier --since, or leave it out",
-            code=ExitCode.DATA,
-        )
+    if not hosts:
+        _require_records(entries, store.url, case)
     names = match_hosts(hosts, entries.last_run_at)
     last_run_at = {names.get(host, host): time for host, time in entries.last_run_at.items()}
     fleet = FleetRuns(
@@ -90,6 +80,26 @@ def read_fleet(
     return fleet
 
 
+def _require_records(entries: _Entries, url: str, case: str | None) -> None:
+    """Raise FlagbenchError (DATA) if a store has no records that are judged."""
+    if not entries.last_run_at:
+        of_case = ""
+        if case is not None:
+            of_case = f" of {case}"
+        raise FlagbenchError(
+            f"there are no records{of_case} to compare in {url}",
+            remedy="run `flagbench accept --store URL` or a job with --store on each node, or name another store",
+            code=ExitCode.DATA,
+        )
+    newest = max(entries.last_run_at.values())
+    if newest < entries.since:
+        raise FlagbenchError(
+            f"no record in {url} is of {entries.since} or later; the newest is of {newest}",
+            remedy="give an earlier --since, or leave it out",
+            code=ExitCode.DATA,
+        )
+
+
 def _choose_entries(listed: Iterable[StoredRecord], catalog: Catalog, since: str | None) -> _Entries:
     """Choose the records to read by their summaries. The listing has the newest record first."""
     entries = _Entries(since=since or "")
@@ -97,24 +107,17 @@ def _choose_entries(listed: Iterable[StoredRecord], catalog: Catalog, since: str
     judged: set[tuple[str | None, ...]] = set()
     earlier: set[tuple[str | None, ...]] = set()
     for entry in listed:
+        problem = _find_problem(entry, catalog, latest)
+        if problem is not None and entry.created_at[:_DAY] >= entries.since[:_DAY]:
+            entries.notes.append(f"{entry.location}: {problem}")
         summary = entry.summary
-        if summary is None:
-            entries.notes.append(f"{entry.location}: {entry.error}")
-            continue
-        if not summary.host:
-            entries.notes.append(f"{entry.location}: it does not name its node")
-            continue
-        if summary.created_at > latest:
-            entries.notes.append(f"{entry.location}: it is dated in the future, {summary.created_at}")
+        if summary is None or not summary.host or summary.created_at > latest:
             continue
         if summary.nodes != 1:  # it only names the first of them
             continue
-        if not entries.since:
-            entries.since = first_judged(summary.created_at)
+        entries.since = entries.since or first_judged(summary.created_at)
         entries.last_run_at.setdefault(summary.host, summary.created_at)
-        if entry.case not in catalog.cases:
-            if summary.created_at >= entries.since:
-                entries.notes.append(f"{entry.location}: this flagbench does not know the case '{entry.case}'")
+        if problem is not None:
             continue
         settings = (summary.host, entry.case, entry.stack, summary.history_digest)
         if summary.created_at >= entries.since:
@@ -126,6 +129,19 @@ def _choose_entries(listed: Iterable[StoredRecord], catalog: Catalog, since: str
             entries.earlier.append(entry)
     entries.since = entries.since or first_judged(utc_now())  # no node has a record
     return entries
+
+
+def _find_problem(entry: StoredRecord, catalog: Catalog, latest: str) -> str | None:
+    """Why a record cannot be judged, according to the listing; None if it can. `latest` is `latest_credible_time`."""
+    if entry.summary is None:
+        return entry.error
+    if not entry.summary.host:
+        return "it does not name its node"
+    if entry.summary.created_at > latest:
+        return f"it is dated in the future, {entry.summary.created_at}"
+    if entry.case not in catalog.cases:
+        return f"this flagbench does not know the case '{entry.case}'"
+    return None
 
 
 def _hosts_seen_lately(last_run_at: Mapping[str, str], since: str) -> list[str]:
