@@ -78,7 +78,7 @@ def command(
     Exits 0 if there is nothing to do, 9 to drain a node, 11 if one is missing or to be looked at.
 
     --json prints {"store", "since", "nodes": [{"host", "action", "reason", "findings": [{"action", "source",
-    "reason", "run", "value", "more"}], "slowest": {"metric", "kind", "share", "spreads", "rank"}, "last_run_at"}],
+    "reason", "run", "value"}], "slowest": {"metric", "kind", "share", "spreads", "rank"}, "last_run_at"}],
     "differences": [{"run", "device", "name", "values": [{"value", "nodes", "hosts"}]}], "compared": [{"run",
     "device", "source", "metric", "kind", "nodes", "middle", "spread", "limit", "least_difference",
     "drain_difference"}], "notes"}, the worst node first.

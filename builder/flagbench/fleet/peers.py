@@ -172,7 +172,7 @@ def _compared_numbers(
 def _speed_findings(
     host: str, values: Sequence[ComparedValue], compared: Mapping[str, ComparedNumber], excuse: str
 ) -> Iterator[Finding]:
-    """A finding for each kind of number in which a node is slow: of the slowest, with the names of the others."""
+    """A finding for each kind of number in which a node is slow: of the slowest, and how many others."""
     slow: dict[Kind, list[ComparedValue]] = {}
     for value in sorted(values, key=lambda value: value.share):
         if 1 - value.share > compared[value.metric].least_difference:
@@ -190,8 +190,7 @@ def _speed_findings(
             reason += f"; not drained for that: {excuse}"
         else:
             action = Action.DRAIN
-        more = tuple(value.metric for value in others)
-        yield Finding(host, action, number.source, reason, number.run, slowest, more)
+        yield Finding(host, action, number.source, reason, number.run, slowest)
 
 
 def _describe(value: ComparedValue, number: ComparedNumber) -> str:

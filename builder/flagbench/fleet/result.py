@@ -71,8 +71,6 @@ class Finding:
     """The case and the stack, such as roofs:cuda13; empty if it is about the node as a whole."""
     value: ComparedValue | None = None
     """The number; None if no numbers were compared."""
-    more: tuple[str, ...] = ()
-    """The other numbers of this kind of which the same is true."""
 
 
 @dataclass(frozen=True)

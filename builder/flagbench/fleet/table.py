@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from flagbench.console.page import Block, Lines, Table
 from flagbench.console.terminal import brief
 from flagbench.fleet.differences import LONGEST_VALUE
-from flagbench.fleet.result import Action, ComparedNumber, Fleet, NodeResult
+from flagbench.fleet.result import Action, ComparedNumber, Difference, Fleet, NodeResult
 from flagbench.report.html import Sections, render_page
 
 _NODE_COLUMNS = ("NODE", "DO", "BELOW PEERS", "SPREADS", "WHY")
@@ -60,7 +60,8 @@ def difference_table(fleet: Fleet) -> Table:
     for difference in fleet.differences:
         for value in difference.values:
             text = brief(value.value, LONGEST_VALUE)
-            rows.append((difference.run, difference.name, str(value.nodes), text, _list_hosts(value.hosts)))
+            hosts = _list_hosts(value.hosts)
+            rows.append((_case_name(difference, fleet), difference.name, str(value.nodes), text, hosts))
     return Table(
         _DIFFERENCE_COLUMNS,
         rows,
@@ -74,7 +75,7 @@ def number_table(fleet: Fleet, *, wide: bool) -> Table:
     """Return a table of the spread of numbers, and of the least difference that could be told."""
     return Table(
         _NUMBER_COLUMNS,
-        list(_number_rows(fleet.compared, wide=wide)),
+        list(_number_rows(fleet, wide=wide)),
         right=frozenset(("NODES", "SPREAD", "NAMED FROM")),
         wrap=("NUMBER",),
         title="what could be told: a smaller difference is within the spread of the nodes",
@@ -140,10 +141,19 @@ def _list_hosts(hosts: Sequence[str]) -> str:
     return names
 
 
-def _number_rows(compared: Sequence[ComparedNumber], *, wide: bool) -> Iterator[tuple[str, ...]]:
+def _case_name(row: Difference | ComparedNumber, fleet: Fleet) -> str:
+    """The case and the stack of a row, with the device model if the fleet has several."""
+    models = {number.device for number in fleet.compared}
+    models |= {difference.device for difference in fleet.differences}
+    if len(models) > 1:
+        return f"{row.run} on {row.device}"
+    return row.run
+
+
+def _number_rows(fleet: Fleet, *, wide: bool) -> Iterator[tuple[str, ...]]:
     """A row for each number, or for the one of each kind that could be told least."""
     worst: dict[tuple[str, ...], list[ComparedNumber]] = {}
-    for number in compared:
+    for number in fleet.compared:
         group: tuple[str, ...] = (number.run, number.device, number.source.value, number.kind)
         if wide:
             group = (*group, number.metric)
@@ -154,7 +164,7 @@ def _number_rows(compared: Sequence[ComparedNumber], *, wide: bool) -> Iterator[
         if len(numbers) > 1:
             name = f"{number.kind}: {len(numbers)} numbers, most spread in {number.metric}"
         yield (
-            number.run,
+            _case_name(number, fleet),
             name,
             number.source.value,
             str(number.nodes),

@@ -12,6 +12,7 @@ from flagbench.fleet.node_run import NodeRun, NodeValue
 from flagbench.fleet.own_checks import OwnChecks
 from flagbench.fleet.result import Action, Finding, Fleet, NodeResult, Source
 from flagbench.fleet.spread import clipped_middle, limit_in_spreads
+from flagbench.fleet.table import number_table
 from flagbench_core.exit_codes import ExitCode
 
 LIMITS = CATALOG.fleet_limits
@@ -149,6 +150,14 @@ def test_another_device_model_is_another_group() -> None:
     other_model = replace(run_of("other", 0.4), device="A100")
 
     assert node(judge(other_model), "other").action is Action.NOTHING
+
+
+def test_two_device_models_are_told_apart_in_the_tables() -> None:
+    others = [replace(run, host=f"a100-{run.host}", device="A100") for run in sound_nodes()]
+
+    table = number_table(judge(*others), wide=False)
+
+    assert {row[0] for row in table.rows} == {"roofs:cuda13 on H100", "roofs:cuda13 on A100"}
 
 
 def test_a_node_that_became_slower_is_named_at_any_spread_between_nodes() -> None:
