@@ -77,6 +77,8 @@ class Asked(Struct, frozen=True):
     price_per_hour: PositiveFloat | None
     soak: Annotated[int, Meta(ge=1, le=24 * 60)] | None = None
     """The duration of the soak, minutes; None for an acceptance without one."""
+    serving: bool = False
+    """Whether the first device was to generate tokens with vLLM, too."""
 
 
 class MachineDevice(Struct, frozen=True):

@@ -54,6 +54,11 @@ class AcceptOptions:
         ),
     ] = None
 
+    serving: Annotated[
+        bool,
+        Option("--serving", help="Also generate tokens with vLLM on the first device: 90 s of --minutes."),
+    ] = False
+
     @property
     def total_minutes(self) -> float:
         """The minutes of the acceptance, its soak included."""

@@ -42,6 +42,13 @@ MOST_ROOFS_SECONDS = 120
 """The most seconds in which the roofs are measured: `measure.seconds` of their manifest."""
 RANKS_ON_A_PROCESSOR = 2
 """The ranks of a run on a processor without `--gpus`: the fewest that are compared with each other."""
+SERVING = "serve-llama3.1-8b"
+"""The case of `--serving`."""
+SERVING_SECONDS = 90.0
+"""The time of that case, most of which is the start of its engine: an assumption, since no device has run it."""
+SERVING_SETTINGS = ("tp=1", "max_model_len=2048", "compile=false", "cuda_graphs=full_decode_only")
+"""The settings of that case: compiling would take longer than all the rest, and the cache of a short text fits any
+device with room for the weights."""
 MOST_LAPS = 20
 """The most laps of a soak; each takes a minute or more."""
 LEAST_LAPS = 3
@@ -97,6 +104,8 @@ def plan_of(
     via: Via | None,
     store: Store,
     soak_minutes: int | None = None,
+    *,
+    serving: bool = False,
 ) -> AcceptancePlan:
     """Plan the runs on this machine.
 
@@ -108,6 +117,7 @@ def plan_of(
         via: how to run, such as `docker`; None: as usual on this machine.
         store: where earlier runs are looked up.
         soak_minutes: the time of the soak; None: no soak.
+        serving: whether the first device also generates tokens.
 
     Raises FlagbenchError (USAGE) for a case that cannot be run, and if no stack fits this machine.
     """
@@ -130,9 +140,14 @@ def plan_of(
     chosen_via = choose_via(via, stack, ())
     parts = [_roofs_part(catalog, stack, count, chosen_via, minutes)]
     seconds_left = 60 * minutes - RESERVE_SECONDS - parts[0].seconds
+    serving_parts = []
+    if serving:
+        serving_parts.append(_serving_part(machine, catalog, via))
+        seconds_left -= SERVING_SECONDS
     choice = _choose_case(catalog, stack, count, chosen_via, name, store, seconds_left, minutes)
     if choice.part is not None:
         parts.append(choice.part)
+    parts += serving_parts
     if soak_minutes is not None:
         parts.append(_soak_part(catalog, stack, count, chosen_via, soak_minutes))
     return AcceptancePlan(stack, count, tuple(parts), choice.reason)
@@ -180,6 +195,24 @@ def _roofs_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: f
     target = _roofs_target(catalog, stack, count, via, settings)
     seconds_of_part = seconds + heat + START_SECONDS[stack.device_kind]
     return Part(target, seconds_of_part, "what the devices reach without a model")
+
+
+def _serving_part(machine: Machine, catalog: Catalog, via: Via | None) -> Part:
+    """The run in which the first device generates tokens, on a stack of its own.
+
+    Raises FlagbenchError (USAGE) if no stack serves on the devices of this machine.
+    """
+    case = catalog.cases[SERVING]
+    stack = next(iter(find_stacks(machine, catalog, case)), None)
+    if stack is None or stack.device_kind == "cpu":
+        names = ", ".join(stack.name for stack in catalog.stacks.values() if case.name in stack.runs)
+        raise FlagbenchError(
+            f"--serving: no stack of {case.name} is for the devices of this machine; there are {names}",
+            remedy="leave --serving out",
+        )
+    options = LocalOptions(gpus=1, roofs=True, set_=SERVING_SETTINGS)
+    target = target_of(RunRequest(case, stack, options), choose_via(via, stack, ()), DockerOptions())
+    return Part(target, SERVING_SECONDS, "what a device reads for each token that it generates")
 
 
 def _soak_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: int) -> Part:

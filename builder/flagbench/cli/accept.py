@@ -108,13 +108,16 @@ def command(
     outputs = _outputs(out, junit, host_name())
     catalog = load_catalog()
     records = open_usable_store(store)
-    plan = plan_of(catalog, options.minutes, options.gpus, options.case, via, records, options.soak)
+    plan = plan_of(
+        catalog, options.minutes, options.gpus, options.case, via, records, options.soak, serving=options.serving
+    )
     asked = {
         "minutes": options.minutes,
         "gpus": options.gpus,
         "case": options.case,
         "price_per_hour": price_per_hour,
         "soak": options.soak,
+        "serving": options.serving,
     }
     _announce(plan, options.total_minutes)
     if dry_run:

@@ -18,13 +18,14 @@ from flagbench.manifests.fields import Manifest, Name, PositiveCount, PositiveNu
 
 Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
 """A ratio from 0 to 1."""
-Kind = Literal["product", "memory", "host-link", "collective", "case"]
+Kind = Literal["product", "memory", "host-link", "collective", "case", "serving"]
 """The kind of measurement: a matmul (`product`), a copy within the device's memory, a copy between the device and
-pinned memory of the host, an all-reduce (`collective`), or the speed of a case."""
-Reference = Literal["sound", "datasheet", "row", "history", "peers", "link"]
+pinned memory of the host, an all-reduce (`collective`), the speed of a case, or the bandwidth at which a device reads
+weights and cache while it generates tokens (`serving`)."""
+Reference = Literal["sound", "datasheet", "row", "history", "peers", "link", "roof"]
 """The reference that a measured number is divided by: the median of sound devices of this model that were measured
 with this stack, the datasheet, a published row, earlier runs of this machine (`history`), the other devices of this
-run (`peers`), or the rate of a link."""
+run (`peers`), the rate of a link, or a roof of the same run, of which sound devices reach a share."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,13 @@ class AcceptanceLimit:
     """The id of the limit, by which the manifest of a device overrides it."""
     kind: Kind
     """The kind of measurement: `product` is a matmul, `memory` a copy within the device's memory, `host-link` a copy
-    between the device and pinned memory of the host, `collective` an all-reduce, `case` the speed of a case."""
+    between the device and pinned memory of the host, `collective` an all-reduce, `case` the speed of a case,
+    `serving` the bandwidth at which a device reads weights and cache while it generates tokens."""
     against: Reference
     """The reference that the number is divided by: `sound` is the median of sound devices of the same model, measured
     with the same stack; `datasheet` the peak or the bandwidth in the datasheet; `row` a published row; `history`
-    earlier runs of this machine; `peers` the other devices of this run; `link` the rate of a link."""
+    earlier runs of this machine; `peers` the other devices of this run; `link` the rate of a link; `roof` the copy
+    before the steps of the same run, times the lowest share of it in `seen`, if that is of at least two devices."""
     source: SourceText
     """Where the limit comes from, or that it is an assumption."""
     inconclusive_below: Share

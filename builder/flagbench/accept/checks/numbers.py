@@ -145,8 +145,11 @@ def _interval_of(number: ComparedNumber, subject: Subject) -> _Interval:
 
 
 def compares_value_alone(limit: AcceptanceLimit) -> bool:
-    """Whether a number is compared without its interval: such a limit is far from what sound devices reach."""
-    return limit.against in ("datasheet", "link")
+    """Whether a number is compared without its interval: such a limit is far from what sound devices reach.
+
+    A number against a roof is the median of thousands of iterations, which has no interval of its own.
+    """
+    return limit.against in ("datasheet", "link", "roof")
 
 
 class _Judgement(NamedTuple):

@@ -66,6 +66,10 @@ PROCESSOR_METRICS_WITH_HISTORY = ("matmul_fp32",)
 reached 31 to 61 GB/s in four idle runs."""
 
 
+LEAST_SOUND_SERVERS = 2
+"""The fewest sound devices that must have generated tokens before others are compared with them."""
+
+
 @dataclass(frozen=True)
 class JudgedRun:
     """A run, and the references and limits that its numbers are compared with."""
@@ -126,6 +130,26 @@ def speed_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
         reason = "speed not judged: no published row of this device and no earlier run"
         checks.append(not_known(run.case.gate, run.case.name, "published rows and earlier runs", reason))
     yield from checks
+    limit = run.limit("serving", "roof")
+    if limit is not None and run.case.metric("decode_bandwidth") is not None:
+        yield _serving_check(run, limit)
+
+
+def _serving_check(run: JudgedRun, limit: AcceptanceLimit) -> AcceptanceCheck:
+    """Compare what a device reads while it generates tokens with the share of a copy that sound devices reach."""
+    name = "decode_bandwidth"
+    against = "the share of a copy that sound devices reach"
+    metric = run.record.metric(name)
+    copy = run.record.metric("memory_bandwidth")
+    if metric is None or copy is None:
+        return not_known(name, run.case.name, against, "it was measured without --roofs, or not at all")
+    seen = limit.seen
+    if seen is None or seen.devices < LEAST_SOUND_SERVERS:
+        share = metric.value / copy.value
+        reason = f"it is {share:.2f} of a copy, and fewer than {LEAST_SOUND_SERVERS} sound devices were measured"
+        return not_known(name, run.case.name, against, reason)
+    against = f"{seen.lowest:.2f} of its copy, the lowest of {seen.devices} sound devices"
+    return run.check_against_value(metric, against, seen.lowest * copy.value, limit)
 
 
 def _roofs_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:

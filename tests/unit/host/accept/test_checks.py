@@ -19,14 +19,17 @@ from flagbench.accept.check import AcceptanceCheck, Outcome, not_known
 from flagbench.accept.checks.devices import peer_checks
 from flagbench.accept.checks.numbers import ComparedNumber, kind_of_metric, limit_for, number_check
 from flagbench.accept.checks.soak import soak_checks
-from flagbench.accept.checks.speed import is_tuned, mamf_rows
+from flagbench.accept.checks.speed import JudgedRun, is_tuned, mamf_rows, speed_checks
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
+from flagbench.manifests.limits import SoundDevices
 from flagbench.manifests.load import load_catalog
 from flagbench.records.model import Lap, Metric, Record
 from flagbench.records.read import read_record
+from flagbench.verdict.interval import STANDARD
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Ratio
+from served import served_record
 from unit.host.conftest import ROOT
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -174,6 +177,27 @@ def test_two_laps_show_no_drift() -> None:
 )
 def test_a_metric_is_of_a_kind(metric: str, kind: str) -> None:
     assert kind_of_metric(metric) == kind
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome"),
+    [
+        (None, Outcome.NOT_KNOWN),
+        (SoundDevices(1, 0.8, 0.8), Outcome.NOT_KNOWN),
+        (SoundDevices(2, 0.8, 0.85), Outcome.PASS),
+        (SoundDevices(2, 0.9, 0.95), Outcome.INCONCLUSIVE),
+    ],
+)
+def test_a_device_that_serves_is_held_to_its_own_copy(seen: SoundDevices | None, outcome: Outcome) -> None:
+    """It reads 3.31 TB/s in a batch of 0.6 s, 0.79 of a copy: 0.98 and 0.88 of the lowest."""
+    record = read_record(json.dumps(served_record(latency=0.6, copy=4.2e12)).encode())
+    subject = recompute(record, CATALOG.cases[record.case])
+    limit = replace(CATALOG.limits["serving-roof"], seen=seen)
+    run = JudgedRun(subject, CATALOG, [limit], [], STANDARD, "")
+    (check,) = (check for check in speed_checks(run) if check.name == "decode_bandwidth")
+    assert check.outcome is outcome
+    if check.ratio is not None:
+        assert check.limit_id == "serving-roof"
 
 
 def test_a_link_says_nothing_of_how_fast_a_device_should_be() -> None:

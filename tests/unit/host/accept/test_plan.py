@@ -42,6 +42,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pci: Pci) -> Callab
         gpus: int | None = None,
         via: Any = "docker",
         soak: int | None = None,
+        serving: bool = False,
     ) -> AcceptancePlan:
         tool = tmp_path / "nvidia-smi"
         if device is not None:
@@ -49,7 +50,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pci: Pci) -> Callab
             tool.chmod(0o755)
             monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         store = open_store(str(tmp_path / "store"))
-        return plan_of(CATALOG, minutes, gpus, case, via if device else None, store, soak)
+        return plan_of(CATALOG, minutes, gpus, case, via if device else None, store, soak, serving=serving)
 
     return plan
 
@@ -104,6 +105,22 @@ def test_the_roofs_are_measured_in_the_shapes_of_published_rows(
     words = parts[-1].target.request.options.command_line()
     assert sorted(word for word in words if word.startswith("--set=")) == sorted(settings)
     assert ([part.seconds for part in parts], parts[-1].soak) == (seconds, soak is not None)
+
+
+def test_the_first_device_serves_in_an_image_of_its_own(planned: Callable[..., AcceptancePlan]) -> None:
+    plan = planned(H100, 8, 12, soak=3, serving=True)
+    *_, serving, soak = plan.parts
+    assert (serving.target.name, serving.target.request.options.gpus) == ("serve-llama3.1-8b:vllm-cuda13", 1)
+    assert "--roofs" in serving.target.request.options.command_line()
+    assert (plan.stack.name, soak.case.name, soak.soak) == ("cuda13", "roofs", True)
+    assert sum(part.seconds for part in plan.parts if not part.soak) <= 60 * 12
+
+
+@needs_torch
+def test_a_processor_is_not_judged_by_serving(planned: Callable[..., AcceptancePlan]) -> None:
+    with pytest.raises(FlagbenchError) as refused:
+        planned(None, 0, 10, serving=True)
+    assert refused.value.code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("minutes", [3, 10])
