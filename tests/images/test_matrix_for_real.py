@@ -122,12 +122,19 @@ def base(docker_engine, debian):
     return base
 
 
+def case_of(stack):
+    """The case whose image is built: DistilBERT, or the only one that the stack runs."""
+    cases = CATALOG.stacks[stack].runs
+    return "distilbert" if "distilbert" in cases else cases[0]
+
+
 @pytest.mark.parametrize("stack", CHANGES)
 def test_a_vendor_s_image_is_built_on_its_stand_in_and_runs(stack, builds, base, docker_client, start, record_schema):
     """Offline, as a user that the image does not know; torch is the base's where the base has one."""
     below, name = base(CHANGES[stack].base), PREFIX + stack
-    told = builds.build("distilbert:%s" % name, "--base", below)
-    run = start(*SHORT, image="flagbench/distilbert:%s" % name, network_mode="none", user="4242:4242")
+    image = "%s:%s" % (case_of(stack), name)
+    told = builds.build(image, "--base", below)
+    run = start(*SHORT, image="flagbench/%s" % image, network_mode="none", user="4242:4242")
     assert run.wait() == 0, run.stderr
     record = run.record
     jsonschema.Draft202012Validator(record_schema).validate(record)

