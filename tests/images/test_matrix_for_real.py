@@ -134,7 +134,11 @@ def test_a_vendor_s_image_is_built_on_its_stand_in_and_runs(stack, builds, base,
     below, name = base(CHANGES[stack].base), PREFIX + stack
     image = "%s:%s" % (case_of(stack), name)
     told = builds.build(image, "--base", below)
-    run = start(*SHORT, image="flagbench/%s" % image, network_mode="none", user="4242:4242")
+    options = [*SHORT]
+    if CATALOG.cases[case_of(stack)].imports == ("vllm",):
+        # On a processor vLLM compiles its sampling against torch's headers, which a stand-in lacks.
+        options += ["--set", "temperature=0"]
+    run = start(*options, image="flagbench/%s" % image, network_mode="none", user="4242:4242")
     assert run.wait() == 0, run.stderr
     record = run.record
     jsonschema.Draft202012Validator(record_schema).validate(record)
@@ -158,6 +162,7 @@ def test_a_vendor_s_image_is_built_on_its_stand_in_and_runs(stack, builds, base,
         )
         assert of_base == of_image
         assert record["software"]["torch"] == json.loads(of_base)[0]
+    if interpreter is not None and "pyyaml" in locked:
         imported, versions = json.loads(
             in_container(docker_client, "flagbench/stack:%s" % name, interpreter, "-c", WITHOUT_RECORD)
         )

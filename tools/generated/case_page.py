@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.lookup import missing_module
 from flagbench.manifests.model import Case, Catalog, Quirk
 from flagbench.manifests.rows import Claim, Source
 from flagbench.report.export import table
@@ -44,7 +45,10 @@ def _run(case: Case) -> Iterator[str]:
         published = case.published
         yield f"Published as {published.project} `{published.path}` at `{published.commit}`.\n"
     others = [name for name in case.precisions if name != case.default_precision]
-    yield f"- **Precisions:** {case.default_precision} by default; {', '.join(others)} with `--precision`."
+    precisions = f"{case.default_precision} by default"
+    if others:
+        precisions += f"; {', '.join(others)} with `--precision`"
+    yield f"- **Precisions:** {precisions}."
     for name, engine in case.engines.items():
         axes = ", ".join(_AXES[axis] for axis in engine.layout)
         text = f"{axes} parallel"
@@ -55,8 +59,12 @@ def _run(case: Case) -> Iterator[str]:
         yield f"- **Presets:** `reference` ({_preset(case, 'reference')}) and `tiny` ({_preset(case, 'tiny')})."
     if case.resume:
         yield "- **Checkpoints:** `--set checkpoint_every_steps=N`; see [resume a run](../resume-a-run.md)."
-    for stack, reason in case.does_not_run.items():
-        yield f"- **Not on `{stack}`:** {reason}."
+    for stack in case.stacks.values():
+        module = missing_module(case, stack)
+        if case.name in stack.runs and module is not None:
+            yield f"- **Only natively on `{stack.name}`:** {module}: {stack.build.left_out[module]}."
+    for name, reason in case.does_not_run.items():
+        yield f"- **Not on `{name}`:** {reason}."
     yield ""
 
 

@@ -101,7 +101,8 @@ class StackBuild:
     compiled: tuple[Compiled, ...]
     """The packages that are compiled from source, only in images of cases that need them."""
     left_out: Mapping[Name, Reason]
-    """The packages that cases could use but that are not available: their names, and the reason of each."""
+    """The packages that cases could use but that are not available: their names, and the reason of each. A case that
+    imports one of them only runs natively on the stack."""
     env: Environment
     """The environment variables of the image."""
     optional: tuple[PlainRequirement, ...] = ()
