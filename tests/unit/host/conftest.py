@@ -16,11 +16,14 @@ import certifi
 import pytest
 from hypothesis import settings
 
+from flagbench.accept import certificate
 from flagbench.cli import main
 from flagbench.machine import devices
 from flagbench.machine import pci as machine_pci
 from flagbench.manifests import load
 from flagbench.manifests.documents import Document
+from flagbench.manifests.model import CaseManifest
+from flagbench.records import bundle_documents
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import Store
 from running import need
@@ -125,14 +128,28 @@ def pci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pci:
 
 @pytest.fixture(scope="session", autouse=True)
 def _read_once() -> Iterator[None]:
-    """flagbench's own manifests are read once for all commands that tests run in this process: 0.1 s of CPU each."""
+    """flagbench's own manifests are read and checked once for all commands that tests run here: 0.1 s of CPU each.
+    Installed packages are listed once."""
     read, once = load._read_folder, cache(load._read_folder)
+    check, packages = load.check_manifests, cache(bundle_documents.packages)
+    checked: list[list[Path]] = []
 
     def read_folder(root: Path, name: str, model: type, stem: str | None = None) -> list[Document]:
         return (once if root == MANIFESTS else read)(root, name, model, stem)
 
+    def check_manifests(cases: list[Document], *others: Any) -> None:
+        claims = [document.path for document in others[2]]
+        if cases is not once(MANIFESTS, "cases", CaseManifest):
+            check(cases, *others)
+        elif claims not in checked:
+            check(cases, *others)
+            checked.append(claims)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "_read_folder", read_folder)
+        patch.setattr(load, "check_manifests", check_manifests)
+        for module in (bundle_documents, certificate):
+            patch.setattr(module, "packages", packages)
         yield
 
 
