@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from running import need
 from unit.core.test_generation import latencies, metrics, section_of
 
 pytestmark = [pytest.mark.image, pytest.mark.serving, pytest.mark.slow]
@@ -50,8 +51,7 @@ throughput.main(parser.parse_args([*options, "--output-json", "throughput.json"]
 
 
 def test_latencies_and_rates_are_those_of_vllm_bench(tmp_path: Path) -> None:
-    if not VLLM.is_dir():
-        pytest.skip("`make .venv/.serving` installs vLLM")
+    need(VLLM.is_dir(), "vLLM (`make .venv/.serving`)")
     seconds = latencies(30)
     environment = {**os.environ, "PYTHONPATH": str(VLLM), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-c", BENCHMARK]
