@@ -16,6 +16,7 @@ from flagbench import complete
 from flagbench.accept.from_records import JUDGED_DAYS
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
 from flagbench.console.output import check_output, echo_json, print_note, print_page, write_output
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.fleet.hosts import read_hosts
 from flagbench.fleet.judge import judge_fleet
@@ -104,7 +105,7 @@ def command(
         for line in drain_commands(fleet, print_for):
             print(line)
         for name in unusable_names(fleet):
-            print_note(f"flagbench: fleet: to drain, but no node can have this name: {name!r}")
+            print_note(f"flagbench: fleet: to drain, but no node can have this name: {brief(name)!r}")
     elif json:
         echo_json(msgspec.to_builtins(fleet))
     else:

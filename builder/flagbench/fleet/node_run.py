@@ -64,7 +64,7 @@ class NodeRun:
     properties: Mapping[str, str]
     """Versions and parts that should be alike on all nodes, by name; empty if it is not sound."""
     machine: str | None = None
-    """A digest of its devices; None if they have no UUIDs."""
+    """The digest of its devices (`machine_digest`); None if the record does not have them."""
     on_processor: bool = False
 
     @property

@@ -151,14 +151,14 @@ def _case_name(row: Difference | ComparedNumber, fleet: Fleet) -> str:
 
 
 def _number_rows(fleet: Fleet, *, wide: bool) -> Iterator[tuple[str, ...]]:
-    """A row for each number, or for the one of each kind that could be told least."""
-    worst: dict[tuple[str, ...], list[ComparedNumber]] = {}
+    """A row for each number; unless `wide`, one for each kind, with the number that could be told least."""
+    numbers_of_row: dict[tuple[str, ...], list[ComparedNumber]] = {}
     for number in fleet.compared:
-        group: tuple[str, ...] = (number.run, number.device, number.source.value, number.kind)
+        row: tuple[str, ...] = (number.run, number.device, number.source.value, number.kind)
         if wide:
-            group = (*group, number.metric)
-        worst.setdefault(group, []).append(number)
-    for numbers in worst.values():
+            row = (*row, number.metric)
+        numbers_of_row.setdefault(row, []).append(number)
+    for numbers in numbers_of_row.values():
         number = max(numbers, key=lambda number: number.least_difference)
         name = number.metric
         if len(numbers) > 1:
