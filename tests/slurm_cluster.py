@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sysconfig
+import tarfile
 from typing import NamedTuple
 
 import pytest
@@ -81,6 +82,7 @@ class Cluster:
         self.store = folder / "store"
         self.jobs = []
         self.killed = []
+        self.drained = []
 
     def script(self, *words):
         """What `flagbench job` prints for these words, with the store of the test."""
@@ -112,6 +114,23 @@ class Cluster:
         records = [json.loads(store.read(stored)) for stored in store.list_records()]
         return {record["system"]["host"]: record for record in records}
 
+    def certificate(self, node, job):
+        """The certificate of a node that a job has accepted, from its bundle, which is whole."""
+        name = "certificates/%s-%s.tar.gz" % (node, job.number)
+        verified = self.run("flagbench", "bundle", "verify", name)
+        assert verified.returncode == 0, verified.stderr + job.log
+        with tarfile.open(self.folder / name) as bundle:
+            return json.load(bundle.extractfile("certificate.json"))
+
+    def drain(self, node, commands):
+        """Run commands that drain a node, until the end of the test."""
+        self.drained.append(node)
+        _slurm("sh", "-c", commands)
+
+    def reason_of(self, node):
+        """Why a node is drained."""
+        return _sinfo(node, "%E")
+
     def kill(self, node):
         """End a node at once, with all that runs on it."""
         self.killed.append(node)
@@ -122,13 +141,15 @@ class Cluster:
         while self.killed:
             node = self.killed.pop()
             _ci("restart", node)
-            wait_until(lambda node=node: "down" not in _state_of(node), SECONDS, POLL_SECONDS)
+            wait_until(lambda node=node: "down" not in _sinfo(node, "%T"), SECONDS, POLL_SECONDS)
 
     def clean(self):
         """Leave no job of the test, and the nodes as they were."""
         for job in self.jobs:
             job.cancel()
         self.restart_killed()
+        for node in self.drained:
+            _slurm("scontrol", "update", "NodeName=%s" % node, "State=RESUME")
 
 
 def _slurm(*command):
@@ -141,8 +162,8 @@ def _ci(what, node):
     subprocess.run(command, check=True)
 
 
-def _state_of(node):
-    return _slurm("sinfo", "--noheader", "--nodes=%s" % node, "--format=%T")
+def _sinfo(node, column):
+    return _slurm("sinfo", "--noheader", "--nodes=%s" % node, "--format=%s" % column).strip()
 
 
 @pytest.fixture

@@ -1,9 +1,12 @@
 """What `flagbench job --for slurm` prints, submitted to a real Slurm on this machine."""
 
 import json
-import tarfile
+import textwrap
 
 import pytest
+
+from bench.accept import FLIP
+from faults import fault
 
 pytest_plugins = ["slurm_cluster"]
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -41,17 +44,25 @@ def test_each_node_runs_by_itself_and_fleet_names_the_one_that_did_not(cluster, 
     assert actions == {"slurm-0": "nothing", "slurm-1": "nothing", "slurm-64": "missing"}
 
 
-def test_each_node_is_accepted_by_itself(cluster, hosts):
-    jobs = cluster.submit_to_each_node(cluster.script("accept", "--minutes=0.5", "--each-node=%s" % hosts))
-    assert len(jobs) == len(NODES)
+def test_each_node_is_accepted_and_the_one_with_a_wrong_bit_is_drained(cluster, hosts, monkeypatch):
+    flip_on_one_node = "if os.uname().nodename == 'slurm-1':\n" + textwrap.indent(FLIP, "    ")
+    for name, value in fault(cluster.folder, 0, "before measure", flip_on_one_node).items():
+        monkeypatch.setenv(name, value)  # jobs get the environment from which they are submitted
+    script = cluster.script("accept", "--gpus=1", "--minutes=0.8", "--each-node=%s" % hosts)
+    jobs = cluster.submit_to_each_node(script)
+    outcomes = {}
     for node, job in zip(NODES, jobs):
         end = job.wait()
-        name = "certificates/%s-%s.tar.gz" % (node, job.number)
-        assert cluster.run("flagbench", "bundle", "verify", name).returncode == 0, job.log
-        with tarfile.open(cluster.folder / name) as bundle:
-            certificate = json.load(bundle.extractfile("certificate.json"))
+        certificate = cluster.certificate(node, job)
         assert certificate["facts"]["machine"]["host"] == node
-        assert end.code == EXIT_CODES[certificate["outcome"]], job.log
+        outcomes[node] = certificate["outcome"]
+        assert end.code == EXIT_CODES[outcomes[node]], job.log
+    assert outcomes["slurm-1"] == "FAIL"
+
+    printed = cluster.run("flagbench", "fleet", "--store=%s" % cluster.store, "--print=slurm")
+    assert printed.returncode == 9
+    cluster.drain("slurm-1", printed.stdout)
+    assert "rank 0" in cluster.reason_of("slurm-1")
 
 
 def test_before_its_time_limit_a_run_is_interrupted_and_keeps_its_record(cluster):
@@ -77,10 +88,12 @@ def test_a_lost_node_is_named_and_the_run_is_not_started_again(cluster):
     job.wait_for_training()
     lost = job.nodes[1]
     cluster.kill(lost)
-    assert job.wait() == ("NODE_FAIL", 4, 0), job.log
+    assert job.wait().state == "NODE_FAIL"
     cluster.restart_killed()
-    assert job.wait() == ("NODE_FAIL", 4, 0)
+    end = job.wait()
+    assert (end.state, end.restarts) == ("NODE_FAIL", 0), job.log
     (record,) = cluster.records().values()
+    assert record["status"]["exit_code"] == 4
     assert "node 1 (%s)" % lost in record["status"]["reason"]
     assert record["status"]["reason"] in job.log
 
