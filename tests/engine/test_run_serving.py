@@ -106,6 +106,18 @@ def test_another_release_is_refused_before_a_device_is_used(tmp_path):
     assert record["ranks"] == []
 
 
+@pytest.mark.parametrize(
+    ("code", "fault_in_setup", "settings"),
+    [
+        (2, "", ["--set", "max_model_len=31"]),
+        (5, "vllm.LLMEngine.__init__ = lambda *_: (_ for _ in ()).throw(ValueError('No available memory'))", []),
+    ],
+)
+def test_a_batch_that_has_no_room_is_refused(code, fault_in_setup, settings, tmp_path):
+    environment = planted(tmp_path, 0, "before data", "import vllm; " + fault_in_setup)
+    run_case(tmp_path, *TINY, *settings, case=CASE, env=environment).failed(code, "data")
+
+
 def test_a_killed_rank_leaves_nothing(shared_memory, tmp_path):
     environment = planted(tmp_path, 1, 3, "import signal; os.kill(os.getpid(), signal.SIGKILL)")
     run_case(tmp_path, *TINY, *TWO_RANKS, case=CASE, env=environment).failed(4, "infer", "rank 1")

@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import warnings
 from multiprocessing import resource_tracker
 from typing import Any, Callable, NamedTuple, Sequence
@@ -21,13 +22,23 @@ import torch
 import torch.distributed as dist
 
 from flagbench_cases.contract import Context
-from flagbench_cases.shared.errors import UsageError
+from flagbench_cases.shared.errors import CaseError, UsageError
+from flagbench_core.exit_codes import ExitCode
 
 RELEASE = "0.31"
 """The release whose calls are used here. vLLM changes them between releases."""
 REMEDY = f"install vLLM {RELEASE}, as docs/serving.md describes"
 DTYPES = {"bf16": "bfloat16"}
 """The names of vLLM's types, by precision."""
+NOT_COMPILED = 0
+COMPILED = 3
+"""vLLM's modes of compilation, NONE and VLLM_COMPILE. A processor has another one than the latter."""
+TOO_LARGE = re.compile(r"No available memory|cache is needed|^(Free|Available) memory on")
+"""What vLLM says if weights, activations and cache do not fit into the device's memory."""
+MEMORY_REMEDY = (
+    "change --set max_model_len or gpu_memory_utilization as vLLM says; max_model_len is at least prompt_length + "
+    "output_length"
+)
 SHARED_MEMORY = "/dev/shm/"
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in the process of the rank
@@ -79,40 +90,28 @@ class VllmEngine:
     """One engine with random weights, whose model is described by the section `model` of a configuration."""
 
     def __init__(self, context: Context) -> None:
-        """Start the engine, which takes its memory of the device, and may compile layers and capture graphs."""
+        """Start the engine, which takes its memory of the device, and may compile layers and capture graphs.
+
+        Raises CaseError (OUT_OF_MEMORY) if the device has too little memory.
+        """
         check_version()
         vllm = importlib.import_module("vllm")
-        config = context.config
-        settings = config["vllm"]
         folder = os.path.join(context.spool.folder, f"vllm-{context.rank}")
         os.environ.update(VLLM_CACHE_ROOT=folder, VLLM_CONFIG_ROOT=folder)
+        self.version = str(vllm.__version__)
+        self._sampling = vllm.SamplingParams
         self._is_split = context.layout.tp > 1
-        split = {}
         if self._is_split:
-            split = {"distributed_executor_backend": "external_launcher"}
             if context.rank == 0:
                 _remove_leftovers()
             dist.barrier()
-        self._sampling = vllm.SamplingParams
-        self.version = str(vllm.__version__)
         warnings.filterwarnings("ignore", category=FutureWarning)  # of torch, about vLLM's code
-        self._llm = vllm.LLM(
-            model=_write_model(config["model"], folder),
-            load_format="dummy",
-            skip_tokenizer_init=True,
-            dtype=DTYPES[config["precision"]],
-            seed=config["seed"],
-            tensor_parallel_size=context.layout.tp,
-            max_model_len=settings["max_model_len"],
-            max_num_seqs=settings["max_num_seqs"],
-            max_num_batched_tokens=settings["max_num_batched_tokens"],
-            gpu_memory_utilization=settings["gpu_memory_utilization"],
-            kv_cache_memory_bytes=settings["kv_cache_bytes"] or None,
-            enable_prefix_caching=settings["prefix_caching"],
-            compilation_config=_compilation(settings),
-            disable_log_stats=False,  # preemptions are part of the statistics, which `vllm bench latency` has too
-            **split,
-        )
+        try:
+            self._llm = vllm.LLM(**_engine_arguments(context, folder))
+        except ValueError as error:
+            if TOO_LARGE.search(str(error)) is None:
+                raise
+            raise CaseError(f"vLLM does not start: {error}", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY) from None
         if self._is_split:
             dist.barrier()  # every worker has opened the memory that it shares with the others
             if context.rank == 0:
@@ -156,7 +155,7 @@ class VllmEngine:
             "gpu_memory_utilization": config.cache_config.gpu_memory_utilization,
             "kv_cache_bytes": config.cache_config.kv_cache_memory_bytes or 0,
             "prefix_caching": bool(config.cache_config.enable_prefix_caching),
-            "compile": int(config.compilation_config.mode) == _COMPILED,
+            "compile": int(config.compilation_config.mode) != NOT_COMPILED,
             "cuda_graphs": config.compilation_config.cudagraph_mode.name.lower(),
         }
 
@@ -180,15 +179,36 @@ class VllmEngine:
         gc.collect()
 
 
-_COMPILED = 3
-"""vLLM's name of its compilation is VLLM_COMPILE, whose number is 3; 0 is NONE."""
+def _engine_arguments(context: Context, folder: str) -> dict[str, Any]:
+    """The arguments of vLLM's engine. Its description of the model is written into `folder`."""
+    config = context.config
+    settings = config["vllm"]
+    arguments = {
+        "model": _write_model(config["model"], folder),
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "dtype": DTYPES[config["precision"]],
+        "seed": config["seed"],
+        "tensor_parallel_size": context.layout.tp,
+        "max_model_len": settings["max_model_len"],
+        "max_num_seqs": settings["max_num_seqs"],
+        "max_num_batched_tokens": settings["max_num_batched_tokens"],
+        "gpu_memory_utilization": settings["gpu_memory_utilization"],
+        "kv_cache_memory_bytes": settings["kv_cache_bytes"] or None,
+        "enable_prefix_caching": settings["prefix_caching"],
+        "compilation_config": _compilation(settings),
+        "disable_log_stats": False,  # preemptions are part of the statistics, which `vllm bench latency` has too
+    }
+    if context.layout.tp > 1:
+        arguments["distributed_executor_backend"] = "external_launcher"
+    return arguments
 
 
 def _compilation(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of compilation and graphs in vLLM's words."""
-    mode = 0
+    mode = NOT_COMPILED
     if settings["compile"]:
-        mode = _COMPILED
+        mode = COMPILED
     return {"mode": mode, "cudagraph_mode": settings["cuda_graphs"].upper()}
 
 

@@ -15,7 +15,7 @@ import torch
 
 from flagbench_cases.contract import Context, InferWorkload, Work
 from flagbench_cases.engines.vllm import Completion, VllmEngine, digest
-from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_core import flops
 
 PROMPT_IDS = 10_000
@@ -42,6 +42,12 @@ class ServeWorkload(InferWorkload):
         if context.data is not None or context.weights is not None:
             raise DataError("this case generates its own prompts and weights", "omit --data and --weights")
         self.length: int = config["data"]["output_length"]
+        positions = config["data"]["prompt_length"] + self.length
+        if positions > config["vllm"]["max_model_len"]:
+            raise UsageError(
+                f"prompt_length and output_length are {positions} tokens, more than max_model_len",
+                f"use --set max_model_len={positions}",
+            )
         ids = min(PROMPT_IDS, config["model"]["vocab_size"])
         generator = np.random.default_rng(config["seed"])
         shape = (config["infer"]["batch_size"], config["data"]["prompt_length"])
