@@ -30,7 +30,7 @@ def test_tables_are_aligned_where_there_is_no_terminal(flagbench: Flagbench) -> 
 def test_stacks_say_what_they_run_and_how_they_get_a_base(flagbench: Flagbench) -> None:
     rows = {line.split()[0]: line for line in flagbench("list stacks").out.splitlines()}
     assert rows["cpu"].endswith("debian:bookworm-slim")
-    assert "all 10 cases" in rows["cpu"]
+    assert "all 11 cases" in rows["cpu"]
     assert "--base" in rows["c500-maca2.18"]
     assert rows["rocm"].endswith("no image: runs natively")
 
