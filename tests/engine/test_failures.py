@@ -76,7 +76,7 @@ def test_rank_stopped(endless):
 
 def test_facts_emptied_while_it_trains(tmp_path):
     """By what cleans a temporary folder: the rest of the run is no whole run."""
-    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS[:-1], "150"], isolated=False)
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS[:-1], "80"], isolated=False)
     run.wait_for_steps(2)
     (spool,) = tmp_path.glob("flagbench-*")
     os.truncate(str(spool / "rank-00000.facts"), 0)

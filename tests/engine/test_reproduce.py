@@ -32,10 +32,3 @@ def test_a_row_on_a_processor_and_its_bundle(environment, flagbench, tmp_path):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     assert flagbench("bundle", "verify", str(path), env=offline).returncode == 3
-
-
-def test_a_row_of_several_nodes_is_planned_and_not_run(flagbench):
-    for words in (["--dry-run"], []):
-        ended = flagbench("reproduce", "distilbert/a100-2x8-fp32-bs96", *words)
-        assert ended.returncode == 13, ended.stderr
-    assert "--node-rank=K" in ended.stderr

@@ -16,50 +16,27 @@ from flagbench.manifests.rows import Anomaly, Claim
 from tools.lint_claims import ANOMALIES, ROOT, lint
 from unit.host.conftest import Edit
 
-DISTILBERT, GLM, LORA = "claims/distilbert.yaml", "claims/glm.yaml", "claims/llama2-7b-lora.yaml"
-LLAMA2, LLAMA3, BRIDGE = "claims/llama2-70b.yaml", "claims/llama3-8b.yaml", "catalogue/megatron-bridge.csv"
+DISTILBERT, GLM, LLAMA3 = "claims/distilbert.yaml", "claims/glm.yaml", "claims/llama3-8b.yaml"
+BRIDGE = "catalogue/megatron-bridge.csv"
 
-# A file, what stands in it, what is written instead, and the rule that finds it. Of DistilBERT, the first row.
+# A file, what stands in it, what is written instead, and the rule that finds it; the rules of ANOMALIES are below. Of
+# DistilBERT, the first row.
 PLANTED = [
     # a wrong digit
     (DISTILBERT, "p_core, value: 1942.6", "p_core, value: 1842.6", "rates-in-order"),
     (DISTILBERT, "p_core, value: 4058.3", "p_core, value: 4958.3", "scaling"),
-    (DISTILBERT, "acc, value: 0.915", "acc, value: 0.905", "not-converged"),
-    (DISTILBERT, "e2e_time, value: 58.9", "e2e_time, value: 57.4", "e2e-is-train-time"),
     (DISTILBERT, "mem_peak, value: 13.9", "mem_peak, value: 43.9", "memory-above-card"),
     (GLM, "p_core, value: 43.5", "p_core, value: 48.5", "mfu-does-not-fit"),
-    (GLM, "mfu, value: 0.036", "mfu, value: 0.046", "mfu-does-not-fit"),
-    (
-        LLAMA2,
-        'value: 0.386, unit: fraction, scope: job, printed: "38.6%"',
-        "value: 0.385, unit: fraction, scope: job",
-        "mfu-truncated",
-    ),
     # the cell of another column, or of another row
     (DISTILBERT, "acc, value: 0.915", "acc, value: 13.9", "above-one"),
     (DISTILBERT, "e2e_time, value: 361, ", "e2e_time, value: 0.915, ", "e2e-too-short"),
-    (DISTILBERT, "mem_peak, value: 37.0, of: 64.0", "mem_peak, value: 13.9, of: 64.0", "copied-memory"),
-    (DISTILBERT, "p_core, value: 4058.3", "p_core, value: 1942.6", "rates-in-order"),
     # another unit
-    (DISTILBERT, "e2e_time, value: 361,", "e2e_time, value: 361000,", "e2e-too-long"),
-    (LORA, "value: 4017,", "value: 7.85,", "mfu-does-not-fit"),
     (LLAMA3, "value: 3698.7,", "value: 29589.6,", "above-peak"),
-    (
-        LLAMA3,
-        'value: 0.569, unit: fraction, scope: job, printed: "56.9%"',
-        "value: 56.9, unit: fraction, scope: job",
-        "above-one",
-    ),
     (DISTILBERT, "p_whole, value: 1764.0", "p_whole, value: -1", "not-positive"),
     # a condition
     (DISTILBERT, "      gpus: 8\n", "      gpus: 4\n", "contradiction"),
-    (DISTILBERT, "      batch_size: 32\n", "      batch_size: 64\n", "contradiction"),
-    (DISTILBERT, "      batch_size: 32\n", "      batch_size: not published\n", "missing-condition"),
-    (DISTILBERT, "      executed: tf32\n", "      executed: fp32\n", "contradiction"),
     (DISTILBERT, "value: 13.9, of: 40.0", "value: 13.9, of: 80.0", "memory-of-another-card"),
     (LLAMA3, "layout: dp2 tp1 pp4", "layout: dp2 tp2 pp4", "contradiction"),
-    # a missing cell
-    (DISTILBERT, "      - {name: p_core, value: 1942.6, unit: samples/s, scope: job}\n", "", "gate-missing"),
     # the catalogue
     (BRIDGE, "tokens_per_second_per_device,28672,", "tokens_per_second_per_device,23672,", "flops-per-token"),
     (BRIDGE, "tflops_per_device,934,", "tflops_per_device,9340,", "above-peak"),
@@ -121,11 +98,10 @@ def test_what_an_anomaly_states_is_found_without_it(anomaly: str, rule: str) -> 
     assert rule in rules(change(claim, anomalies=others), claim.id)
 
 
-@pytest.mark.parametrize(("anomaly", "rule"), ANOMALIES.items())
-def test_an_anomaly_that_the_row_does_not_have(anomaly: str, rule: str) -> None:
+def test_an_anomaly_that_the_row_does_not_have() -> None:
     claim = CATALOG.claims["distilbert/a100-1x8-fp32"]
-    stated = (*claim.anomalies, Anomaly(anomaly, "p_core", "as the source says"))
-    assert rules(change(claim, anomalies=stated), claim.id) == [rule]
+    stated = (*claim.anomalies, Anomaly("mfu-blank", "p_core", "as the source says"))
+    assert rules(change(claim, anomalies=stated), claim.id) == ["mfu-blank"]
 
 
 def test_program(manifests: Path, edit: Edit) -> None:

@@ -137,16 +137,6 @@ def test_a_second_node_0_elsewhere_ends_both(node: Node, port: int, monkeypatch:
     assert codes(together(lambda: node(0), lambda: node(0))) == [ExitCode.USAGE] * 2
 
 
-def test_a_port_in_use_ends_node_0_at_once(node: Node, port: int) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen(1)
-        with pytest.raises(CaseError) as caught:
-            node(0)
-    assert caught.value.code == ExitCode.ENGINE
-    assert str(port) in caught.value.message
-
-
 @contextlib.contextmanager
 def listening(port: int, content: bytes) -> Iterator[list[int]]:
     """Something else listens where node 0 should, sends this to all who come, and closes. Yields who came."""

@@ -133,12 +133,17 @@ FAULTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def sound(nvml_stub: Callable) -> list[DeviceHealth]:
+    """Both devices without a fault."""
+    return Read(nvml_stub(), UUIDS).devices
+
+
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_one_of_two_devices(nvml_stub: Callable, name: str) -> None:
+def test_a_fault_of_one_of_two_devices(nvml_stub: Callable, sound: list[DeviceHealth], name: str) -> None:
     value, kind = FAULTS[name]
-    before = Read(nvml_stub(), UUIDS).devices
     after = Read(nvml_stub(), UUIDS, **{f"{name}_1": value}).devices
-    found = judge_health(before, after)
+    found = judge_health(sound, after)
     assert [(finding.kind, finding.uuid, finding.index) for finding in found] == [(kind, UUIDS[1], 1)]
 
 

@@ -60,8 +60,7 @@ def values_of(rule: Mapping[str, Any]) -> list[Any]:
 
 
 def settings_of(case: Case) -> Iterator[tuple[str, ...]]:
-    """No setting, and each one alone."""
-    yield ()
+    """Each one alone."""
     for name, rule in case.settable.items():
         for value in values_of(rule):
             yield (f"{name}={value}",)
@@ -71,11 +70,14 @@ def settings_of(case: Case) -> Iterator[tuple[str, ...]]:
 
 
 def options_of(case: Case) -> Iterator[RunOptions]:
-    """Presets, precisions and settings, on as many ranks as every layout of the case divides."""
+    """Presets, precisions, and each setting with a precision in turn, on as many ranks as every layout of the case
+    divides."""
     nodes = 4 if "pp" in case.presets["reference"].get("layout", {}) else 1
     for preset in PRESETS:
         for precision in PRECISIONS:
-            for settings in settings_of(case):
+            yield RunOptions(nodes, 8, preset=preset, precision=precision)
+        for number, settings in enumerate(settings_of(case)):
+            for precision in (None, PRECISIONS[number % len(PRECISIONS)]):
                 yield RunOptions(nodes, 8, preset=preset, precision=precision, set_=settings)
         for option in OTHER_OPTIONS:
             yield RunOptions(nodes, 8, preset=preset, **option)
@@ -122,7 +124,7 @@ def test_job_and_image_agree(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
             else:
                 accepted += 1
     assert disagreements == []
-    assert min(accepted, refused) > 50
+    assert min(accepted, refused) > 20
 
 
 def test_a_described_image_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
