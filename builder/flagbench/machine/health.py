@@ -23,7 +23,7 @@ class MachineHealth:
     devices: tuple[DeviceHealth, ...] = ()
     """The health of the devices that a run would use, in the order of their ranks."""
     source: str | None = None
-    """The name of the interface that was read: nvml or nvidia-smi."""
+    """The name of the interface that was read: nvml, nvidia-smi or amd-smi."""
     problem: str | None = None
     """Why no device could be read; None if one was."""
     xids: XidLog | None = None

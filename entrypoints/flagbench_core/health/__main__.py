@@ -18,6 +18,7 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Protocol, Sequence
 
+from flagbench_core.health.amd_smi import AmdSmiReader
 from flagbench_core.health.nvidia_smi import NvidiaSmiReader
 from flagbench_core.health.nvml import NvmlError, NvmlReader
 from flagbench_core.health.reading import DeviceHealth, choose_devices
@@ -25,7 +26,7 @@ from flagbench_core.health.tools import ToolError
 
 
 class _Reader(Protocol):
-    """Reads the devices of one vendor by one library or tool."""
+    """Reads the devices of one vendor."""
 
     source: str
 
@@ -36,9 +37,12 @@ class _Reader(Protocol):
         """Read everything of one device that `open` returned."""
 
 
-_READERS: Dict[str, Sequence[Any]] = {"nvml": (NvmlReader, NvidiaSmiReader)}
-"""The readers by the name of a stack's monitor; the first one that opens is used. There is none for amd-smi and
-mx-smi: how they print health was never seen on a device."""
+_READERS: Dict[str, Sequence[Any]] = {
+    "nvml": (NvmlReader, NvidiaSmiReader),
+    "amd-smi": (AmdSmiReader,),
+}
+"""The readers by the name of a stack's monitor; the first one that opens is used. There is none for mx-smi: how it
+prints health is not known."""
 
 
 def main(argv: Sequence[str]) -> None:

@@ -91,8 +91,8 @@ def start_reading(
     """Start a reading in the background.
 
     Args:
-        monitor: the name of the stack's monitor: `nvml` (NVML, else nvidia-smi). Of any other, no health is read: the
-            reading then has that as its problem.
+        monitor: the name of the stack's monitor: `nvml` (NVML, else nvidia-smi), `amd-smi`, or `mx-smi`, of which no
+            health is read: the reading then has that as its problem.
         uuids: the UUIDs of the devices to read, in the order of the result. With None, all devices that the monitor
             lists are read; if it lists none, the reading has no devices, only a problem.
         child_seconds: the time after which the child ends itself, even if nobody collects its result.

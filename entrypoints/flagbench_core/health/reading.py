@@ -1,6 +1,6 @@
 """The types of a reading of device health: the counters and states of each device at one time.
 
-The readers in this package (nvml.py, nvidia_smi.py) fill in `DeviceHealth`, and a record contains it as
+The readers in this package (nvml.py, nvidia_smi.py, amd_smi.py) fill in `DeviceHealth`, and a record contains it as
 JSON. judge.py compares the readings before and after a run and says what they mean for the device. The docstrings of
 the fields of `DeviceHealth` are their descriptions in the JSON Schema of a record.
 """
@@ -22,6 +22,8 @@ ECC_OFF = "ECC is off"
 """The refusal of ECC counters if ECC is off."""
 PARTITIONED = "the device is divided into parts (MIG)"
 """The refusal of fields that only a whole device has."""
+NOT_KNOWN = "not known"
+"""The refusal of a field that the output of a vendor's tool lacks. Other refusals are texts of drivers and tools."""
 
 LOST = "GPU is lost"
 """Why a device did not answer at all: it is no longer on the bus."""
@@ -191,7 +193,7 @@ class HealthReading:
     devices: Tuple[DeviceHealth, ...] = ()
     """The devices in the order of their vendor's tool, or in the order in which they were requested."""
     source: Optional[str] = None
-    """The library or tool that the devices were read with: `nvml` or `nvidia-smi`."""
+    """The library or tool that the devices were read with: `nvml`, `nvidia-smi` or `amd-smi`."""
     problem: Optional[str] = None
     """Why no device was read; None if devices were read."""
 

@@ -1,16 +1,18 @@
-"""Reading health from vendors' tools, where NVML cannot be used: nvidia-smi's tables."""
+"""Reading health from vendors' tools, where NVML cannot be used: nvidia-smi's tables and amd-smi's JSON."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flagbench_core.health import nvml
+from flagbench_core.health import amd_smi, nvml
 from flagbench_core.health.nvidia_smi import NvidiaSmiReader, parse_links
 from flagbench_core.health.read import read_health
-from flagbench_core.health.reading import LOST, NO_CALL, NOT_SUPPORTED, READ, DeviceHealth
+from flagbench_core.health.reading import LOST, NO_CALL, NOT_KNOWN, NOT_SUPPORTED, READ, DeviceHealth
 from flagbench_core.health.tools import ToolError
 
 pytestmark = pytest.mark.image
@@ -121,8 +123,21 @@ def test_links_of_several_devices() -> None:
     assert links == {UUID: ((0, 2), (1,)), "GPU-2": ((), (0, 1, 2))}
 
 
+def test_amd_smi() -> None:
+    ecc = {"total_correctable_count": 5, "total_uncorrectable_count": 1, "total_deferred_count": 0}
+    pcie = {"width": 16, "speed": {"value": 32, "unit": "GT/s"}, "replay_count": "N/A"}
+    printed: Any = [{"gpu": 0, "ecc": ecc, "pcie": pcie}, {"gpu": 1, "ecc": "N/A", "pcie": "N/A"}]
+    for document in (printed, {"gpu_data": printed}):
+        devices = amd_smi.parse("WARNING: groups\n" + json.dumps(document))
+        values, refusals = devices[0]
+        assert values == {"ecc_corrected": 5, "ecc_uncorrected": 1, "pcie_width": 16}
+        assert (refusals["pcie_replays"], refusals["row_remap_failed"]) == (NOT_SUPPORTED, NOT_KNOWN)
+        assert devices[1][0] == {}
+        assert {*values, *refusals} == set(READ)
+
+
 def test_what_no_source_shows_is_not_known() -> None:
-    for monitor in ("amd-smi", "mx-smi", "cpu"):
+    for monitor in ("mx-smi", "cpu"):
         reading = read_health(monitor, ["a", "b"])
         assert [device.index for device in reading.devices] == [0, 1]
         assert all(device.unanswered == reading.problem for device in reading.devices)
