@@ -17,6 +17,17 @@ INTERRUPTED = 7
 
 def main() -> int:
     """Run the command line with this process's arguments; returns the exit code."""
+    # With PYTHONINSPECT, Python would print the exception of sys.exit, wait for input and end with another code. It
+    # is removed for child processes. Python has read it already, so this process must end without Python's own exit.
+    inspects = os.environ.pop("PYTHONINSPECT", "") != ""
+    code = _run()
+    if inspects:
+        os._exit(code)
+    return code
+
+
+def _run() -> int:
+    """Answer `--version`, or install stdio and signal handlers and run the command line. Returns the exit code."""
     if sys.argv[1:] == ["--version"]:
         # Answered before anything else is imported: scripts ask for the version in loops.
         from flagbench_core import __version__

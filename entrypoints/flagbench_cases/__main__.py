@@ -60,5 +60,22 @@ def run(argv: List[str], interruption: Interruption) -> int:
     return node.main(argv, interruption, refusal)
 
 
+def start() -> None:
+    """Run this process's arguments and end the process with the exit code, even if PYTHONINSPECT is set.
+
+    With that variable, Python would print the exception of sys.exit, wait for input and end with another code. It is
+    removed from the environment, so that child processes do not inherit it.
+    """
+    inspects = os.environ.pop("PYTHONINSPECT", "") != ""
+    try:
+        code = main(sys.argv[1:])
+    except SystemExit as stop:  # argparse's, after --help
+        code = int(stop.code or 0)
+    if inspects:
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    start()

@@ -166,6 +166,13 @@ def test_without_a_free_descriptor_the_limit_is_named(limit: int, records: int, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("word", "code"), [("--help", ExitCode.OK), ("--nosuch", ExitCode.USAGE)])
+def test_pythoninspect_changes_no_exit_code(word: str, code: ExitCode) -> None:
+    done = run("distilbert", word, PYTHONINSPECT="1")
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr.decode()
+
+
 def test_a_missing_module_is_no_bug(tmp_path: Path) -> None:
     (tmp_path / "psutil.py").write_text("raise ModuleNotFoundError('no psutil', name='psutil')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

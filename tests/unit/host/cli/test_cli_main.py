@@ -83,6 +83,13 @@ def test_an_interrupt_during_imports_is_no_traceback() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", expected)
 
 
+@pytest.mark.parametrize(("words", "code"), [("--version", ExitCode.OK), ("list nosuch", ExitCode.USAGE)])
+def test_pythoninspect_changes_no_exit_code(words: str, code: ExitCode) -> None:
+    done = process("-m", "flagbench", *words.split(), PYTHONINSPECT="1")
+    assert done.returncode == code
+    assert "a bug in flagbench" not in done.stderr
+
+
 @pytest.mark.parametrize("debug", ["0", "1"])
 def test_a_bug_is_one_line_and_a_traceback_only_on_request(debug: str) -> None:
     script = "import flagbench.__main__ as m, flagbench.cli.main as c; c.run = lambda _: {}['a\\nb']; m.main()"
