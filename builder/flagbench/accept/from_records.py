@@ -7,7 +7,7 @@ devices, not their names, and no devices beyond those of its run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -64,22 +64,24 @@ def accept_from_store(store: Store, host: str, catalog: Catalog) -> StoredAccept
             remedy="`flagbench results ls --json` shows the host of each record",
             code=ExitCode.DATA,
         )
-    records = sorted((read.record for read in newest.values()), key=lambda record: record.created_at)
-    contents = {read.record.record_id: read.content for read in newest.values()}
+    by_case = _choose_acceptance(newest, catalog)
+    records = sorted((read.record for read in by_case.values()), key=lambda record: record.created_at)
+    contents = {read.record.record_id: read.content for read in by_case.values()}
     accepted = Accepted(facts_of_records(records, catalog), contents)
     for part in accepted.facts["parts"]:
-        add_history(newest[part["case"]].record, part, accepted, store)
+        add_history(by_case[part["case"]].record, part, accepted, store)
     end = records[-1].created_at
     return StoredAcceptance(accepted, end, (parse_utc(end) - start_of(records[0])).total_seconds())
 
 
-def _newest_records(store: Store, host: str, catalog: Catalog) -> dict[str, ReadRecord]:
-    """The newest record of each case of a machine, by the case, within JUDGED_DAYS.
+def _newest_records(store: Store, host: str, catalog: Catalog) -> list[ReadRecord]:
+    """The records of a machine within JUDGED_DAYS, the newest first: of each case, stack and settings the newest.
 
     Newer records that cannot be judged are left out, and so are damaged ones, whose machine is not known: a note on
     stderr names each. Raises FlagbenchError if the store cannot be read.
     """
-    newest: dict[str, ReadRecord] = {}
+    newest: list[ReadRecord] = []
+    chosen: set[tuple[str | None, ...]] = set()
     left_out: list[str] = []
     latest = latest_credible_time()
     first = ""
@@ -90,7 +92,8 @@ def _newest_records(store: Store, host: str, catalog: Catalog) -> dict[str, Read
         if summary is None:
             left_out.append(f"{entry.location}, which may be of this machine: {entry.error}")
             continue
-        if summary.host != host or summary.nodes != 1 or entry.case in newest:
+        settings = (entry.case, entry.stack, summary.history_digest)
+        if summary.host != host or summary.nodes != 1 or settings in chosen:
             continue
         if summary.created_at > latest:  # it would make all others too old to be judged with it
             continue
@@ -99,13 +102,32 @@ def _newest_records(store: Store, host: str, catalog: Catalog) -> dict[str, Read
         if problem is not None:
             left_out.append(f"{entry.location}: {problem.message}")
             continue
-        if read.record.laps or not _belongs_to(read.record, newest):
+        if read.record.laps:
             continue
-        newest[entry.case] = read
+        chosen.add(settings)
+        newest.append(read)
         first = first or first_judged(summary.created_at)
     for text in left_out:
         print_note(f"flagbench: accept: left out {text}")
     return newest
+
+
+def _choose_acceptance(newest: Sequence[ReadRecord], catalog: Catalog) -> dict[str, ReadRecord]:
+    """Choose the records of one acceptance, by case: of the stack and the number of devices of the newest roofs.
+
+    Without roofs, those of the newest record. `newest` is what `_newest_records` returns, one record or more.
+    """
+    basis = newest[0].record
+    for read in newest:
+        if catalog.cases[read.record.case].kind == MEASURE:
+            basis = read.record
+            break
+    by_case: dict[str, ReadRecord] = {}
+    for read in newest:
+        record = read.record
+        if record.stack == basis.stack and record.system.devices_per_node == basis.system.devices_per_node:
+            by_case.setdefault(record.case, read)
+    return by_case
 
 
 def latest_credible_time() -> str:
@@ -127,16 +149,6 @@ def _find_problem(record: Record, catalog: Catalog) -> FlagbenchError | None:
     return None
 
 
-def _belongs_to(record: Record, newer: Mapping[str, ReadRecord]) -> bool:
-    """Whether a run belongs to the same acceptance as newer ones: it is of the same stack and number of devices."""
-    for read in newer.values():
-        if record.stack != read.record.stack:
-            return False
-        if record.system.devices_per_node != read.record.system.devices_per_node:
-            return False
-    return True
-
-
 def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, Any]:
     """Return the facts of an acceptance whose runs left these records, `document.Facts` as JSON.
 
@@ -152,10 +164,13 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, A
     in_order = sorted(records, key=lambda record: catalog.cases[record.case].kind != MEASURE)
     stack = _stack_of(in_order[0], catalog)
     gpus = max(_asked_devices(record) for record in records)
+    missing = 0
+    for record in records:
+        missing = max(missing, _asked_devices(record) - record.system.devices_per_node)
     driver_floor = None
     if any(_has_image(record) for record in records):
         driver_floor = stack.device.driver_floor
-    machine = _machine_facts(in_order)
+    machine = _machine_facts(in_order, gpus - missing)
     device_names = [device["name"] for device in machine["devices"]]
     limits = limits_of(catalog, device_names, processor=stack.device_kind == "cpu")
     facts = {
@@ -208,8 +223,11 @@ def _has_image(record: Record) -> bool:
     return any((image.id, image.digest, image.context_digest))
 
 
-def _machine_facts(records: Sequence[Record]) -> dict[str, Any]:
-    """The machine as its records show it, `document.CertificateMachine` as JSON."""
+def _machine_facts(records: Sequence[Record], visible: int) -> dict[str, Any]:
+    """The machine as its records show it, `document.CertificateMachine` as JSON.
+
+    `visible`: the number of devices that runs could use, if none was asked to use fewer.
+    """
     devices: list[dict[str, Any]] = []
     most_devices = max(records, key=lambda record: len(record.system.devices))
     for device in most_devices.system.devices:
@@ -223,7 +241,7 @@ def _machine_facts(records: Sequence[Record]) -> dict[str, Any]:
     drivers = {record.system.driver for record in records if record.system.driver}
     return {
         "host": host_of(records[0]) or "",
-        "visible": min(record.system.devices_per_node for record in records),
+        "visible": visible,
         "problem": problem,
         "remedy": remedy,
         "devices": devices,

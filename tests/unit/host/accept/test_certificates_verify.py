@@ -227,6 +227,15 @@ def test_off_the_node_without_records_that_cannot_be_judged(
     assert roofs.location in ended.err
 
 
+def test_off_the_node_beside_a_later_run_on_fewer_devices(accept: Callable[[str], Raw], store: Store) -> None:
+    accept(CPU)
+    raw = json.loads(store.get("record-of-run-2"))
+    raw["config"]["gpus"] = raw["system"]["devices_per_node"] = 1
+    store.put(json.dumps({**raw, "record_id": "record-of-later", "created_at": "2026-01-02T00:00:00Z"}).encode())
+    certificate = accept(f"--from {store.url} --host {HOST}")
+    assert [part["record_id"] for part in certificate["facts"]["parts"]] == ["record-of-run-1", "record-of-run-2"]
+
+
 def test_off_the_node_where_a_rank_was_killed(accept: Callable[[str], Raw], runs: RecordedRuns, store: Store) -> None:
     runs.change = lambda raw: raw["status"].update(state="failed", exit_code=4, reason="rank 1 was killed")
     accept(CPU)

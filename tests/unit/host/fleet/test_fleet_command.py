@@ -11,7 +11,7 @@ import pytest
 
 from flagbench.records.store import Store
 from flagbench_core.exit_codes import ExitCode
-from unit.host.conftest import Flagbench
+from unit.host.conftest import ROOT, Flagbench
 
 pytest.importorskip("numpy")
 
@@ -176,6 +176,17 @@ def test_a_run_on_several_nodes_is_no_record_of_one(store: Store, flagbench: Fla
     document = judged(flagbench, code=ExitCode.OK)
 
     assert len(document["nodes"]) == NODES
+
+
+def test_a_run_of_another_case_on_one_device_is_no_reason_to_look(store: Store, flagbench: Flagbench) -> None:
+    store.put(fleet_record("gpu-001", 0, SPREAD, gpus=8))
+    raw = json.loads((ROOT / "docs" / "measured" / "h100-distilbert.json").read_text(encoding="utf-8"))
+    raw["system"]["host"] = "gpu-001"
+    store.put(json.dumps(raw).encode())
+
+    document = judged(flagbench, "--since=2026-11-01", code=ExitCode.OK)
+
+    assert names_of(document, "nothing") == ["gpu-001"]
 
 
 def test_a_report_has_a_page_of_the_nodes(store: Store, flagbench: Flagbench, tmp_path: Path) -> None:
