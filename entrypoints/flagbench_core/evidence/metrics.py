@@ -355,23 +355,30 @@ def latencies(run: Run) -> Iterator[Entry]:
     if run.facts.generation is None or run.window is None:
         return
     stretch = run.window.stretch
+    steps = stretch.steps
     micro, note = _batch_times(stretch)
     seconds = [time / MICRO for time in micro]
-    within = _rate_interval(stretch.sizes, seconds, stretch.steps, micro_batch_shares(stretch))
-    interval = None
-    if within.interval is not None and within.interval[0] > 0:
-        low, high = within.interval  # of batches per second
-        interval = (1 / high, 1 / low)
-    within = within._replace(interval=interval)
-    mean = sum(micro) / stretch.steps / MICRO
-    yield metric("latency_mean", mean, "s", n=stretch.steps, **_interval_fields(within), note=note)
-    if len(micro) < stretch.steps:
+    interval = _interval_fields(_latency_interval(stretch, seconds))
+    yield metric("latency_mean", sum(micro) / steps / MICRO, "s", n=steps, **interval, note=note)
+    if len(micro) < steps:
         return
+    note = f"{note}; interpolated as by numpy.percentile"
     for percent in (50, 99):
-        note_of_percentile = f"{note}; interpolated as by numpy.percentile"
-        yield metric(
-            f"latency_p{percent}", percentile(seconds, percent), "s", n=stretch.steps, note=note_of_percentile
-        )
+        yield metric(f"latency_p{percent}", percentile(seconds, percent), "s", n=steps, note=note)
+
+
+def _latency_interval(stretch: Stretch, seconds: Sequence[float]) -> WithinRun:
+    """The interval of the mean time of a batch: the inverse of that of batches per second.
+
+    `seconds`: the time of each block of batches.
+    """
+    within = _rate_interval(stretch.sizes, seconds, stretch.steps, micro_batch_shares(stretch))
+    if within.interval is None:
+        return within
+    low, high = within.interval
+    if low <= 0:
+        return within._replace(interval=None)
+    return within._replace(interval=(1 / high, 1 / low))
 
 
 def generation_rates(run: Run) -> Iterator[Entry]:
