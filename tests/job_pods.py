@@ -11,7 +11,7 @@ import yaml
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.runs.launchers.job_request import JobOptions
-from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest, render_job
+from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest
 from flagbench.runs.request import RunOptions
 
 PAGES = Path(__file__).parents[1] / "docs"
@@ -75,7 +75,7 @@ def _take(options_class, options):
 
 def job_documents(request):
     """The Service and the Job that `flagbench job` prints for a request."""
-    return list(yaml.safe_load_all(render_job(request)))
+    return list(yaml.safe_load_all(request.render()))
 
 
 def job_of(of="distilbert:cpu", /, **options):

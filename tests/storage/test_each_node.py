@@ -32,8 +32,9 @@ def store(bucket: str, image_of: Callable[[str], str], start: Callable[..., Any]
     request = replace(request_of("roofs:cpu", **options), each_node=EachNode(NODES, "nodes.txt"))
     secret = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
     runs = []
-    for job in job_documents(request):
-        documents = [None, job]
+    service, *jobs = job_documents(request)
+    for job in jobs:
+        documents = [service, job]
         run = start(
             *pod_arguments(documents, 0),
             image=pod_image(documents),

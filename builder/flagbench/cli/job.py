@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +18,9 @@ from flagbench.fleet.hosts import check_node_names, read_hosts
 from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import require_image, resolve_image
 from flagbench.options import takes_options, words
-from flagbench.runs.launchers.job_request import EachNode, JobOptions
-from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest
-from flagbench.runs.launchers.schedulers import JOB_MAKERS, Scheduler
-from flagbench.runs.launchers.slurm import SlurmOptions
+from flagbench.runs.launchers.job_request import EachNode, JobOptions, JobRequest, Scheduler
+from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest, submit
+from flagbench.runs.launchers.slurm import SlurmOptions, SlurmRequest
 from flagbench.runs.request import RunOptions
 from flagbench.system.files import reason, write_atomically
 
@@ -35,11 +34,11 @@ def command(
     image_name: Annotated[
         str, typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu.")
     ],
-    for_: Annotated[Scheduler, typer.Option("--for", help="What to print it for.")] = Scheduler.KUBERNETES,
+    for_: Annotated[Scheduler, typer.Option("--for", help="The scheduler.")] = Scheduler.KUBERNETES,
     each_node: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE|-", help="A job for each of these nodes, a name a line. For Slurm, pipe it into sh."
+            metavar="FILE|-", help="Print a job for each node of a list, a name a line. For Slurm, pipe it into `sh`."
         ),
     ] = None,
     out: Annotated[
@@ -57,33 +56,39 @@ def command(
 ) -> None:
     """Print a job that runs a case on a cluster: for `kubectl apply -f -`, or a batch script for `sbatch`.
 
-    The image's own arguments mean what they mean for `flagbench run`. Only --submit creates anything in a cluster.
-    `flagbench job accept` prints jobs that accept nodes, with options of its own: see its --help.
+    The options of a run are those of `flagbench run`. Only --submit creates anything in a cluster. To accept nodes,
+    see `flagbench job accept --help`.
     """
+    if for_ is Scheduler.SLURM and (send or as_json):
+        option = "--submit" if send else "--json"
+        raise FlagbenchError(f"{option} is for Kubernetes", remedy="leave it out, and pipe the script into `sbatch`")
     if send and out is not None:
         raise FlagbenchError("--out and --submit contradict each other", remedy="give one of them")
-    options = {Scheduler.KUBERNETES: kubernetes, Scheduler.SLURM: slurm}
-    _refuse_options_of_others(options, for_)
     case, stack = resolve_image(image_name, load_catalog_without_claims())
-    maker = JOB_MAKERS[for_]
     nodes = None
     if each_node is not None:
         nodes = read_each_node(each_node)
-    request = maker.request(case, stack, run, job, options[for_], nodes)
+    request: JobRequest
+    if for_ is Scheduler.KUBERNETES:
+        _refuse_options(words(slurm), Scheduler.SLURM)
+        request = KubernetesRequest(case, stack, run, job, kubernetes, nodes)
+    else:
+        _refuse_options(words(kubernetes), Scheduler.KUBERNETES)
+        request = SlurmRequest(case, stack, run, job, slurm, nodes)
     if request.image is not None:
         require_image(case, stack)
-    text = maker.render(request)
+    text = request.render()
     for warning in request.warnings():
         typer.echo(f"warning: {warning}", err=True)
     if send:
-        message = maker.submit(text)
+        message = submit(text)
         if isinstance(request, KubernetesRequest) and as_json:
             echo_json(_submitted(request))
         else:
             print(visible(message))
         return
     if as_json:
-        text = _json_list(text, for_)
+        text = _json_list(text)
     if out is None:
         print(text, end="")
         return
@@ -94,15 +99,11 @@ def command(
     typer.echo(f"wrote {out}", err=True)
 
 
-def _refuse_options_of_others(options: Mapping[Scheduler, Any], scheduler: Scheduler) -> None:
-    """Raise FlagbenchError (USAGE) for an option that only another scheduler has."""
-    for other, other_options in options.items():
-        if other is scheduler:
-            continue
-        for word in words(other_options):
-            raise FlagbenchError(
-                f"{word.partition('=')[0]} is an option of --for {other.value} alone", remedy="leave it out"
-            )
+def _refuse_options(option_words: Sequence[str], scheduler: Scheduler) -> None:
+    """Raise FlagbenchError (USAGE) for options, as words of the command, that only this other scheduler has."""
+    for word in option_words:
+        option = word.partition("=")[0]
+        raise FlagbenchError(f"{option} is an option of --for {scheduler.value} alone", remedy="leave it out")
 
 
 def read_each_node(path: Path) -> EachNode:
@@ -120,9 +121,7 @@ def _submitted(request: KubernetesRequest) -> dict[str, Any]:
     return {"jobs": jobs}
 
 
-def _json_list(text: str, scheduler: Scheduler) -> str:
-    """The documents of a Kubernetes job as one List in JSON. Raises FlagbenchError (USAGE) for a script."""
-    if scheduler is not Scheduler.KUBERNETES:
-        raise FlagbenchError(f"--json: a job for {scheduler.value} is a script", remedy="leave it out")
+def _json_list(text: str) -> str:
+    """The documents of a Kubernetes job as one List in JSON."""
     items = list(yaml.safe_load_all(text))
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2) + "\n"

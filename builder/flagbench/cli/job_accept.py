@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
-from flagbench.accept.batch import AcceptJobs
 from flagbench.accept.options import AcceptOptions
 from flagbench.cli.job import read_each_node
 from flagbench.cli.options import StoreOption
 from flagbench.errors import FlagbenchError
-from flagbench.options import takes_options
-from flagbench.runs.launchers.schedulers import Scheduler
+from flagbench.image_reference import case_and_stack
+from flagbench.manifests.load import load_catalog_without_claims
+from flagbench.manifests.lookup import catalog_get
+from flagbench.options import takes_options, words
+from flagbench.runs.launchers.job_request import Scheduler, check_words, is_bucket
+from flagbench.runs.launchers.slurm import render_script
 
 
 @takes_options
@@ -28,8 +31,9 @@ def command(
 ) -> None:
     """Print a script that submits a Slurm job for each node, which runs `flagbench accept` natively.
 
-    Pipe it into `sh`. The options are those of `flagbench accept`. A job ends with its exit code: 0 to use the node,
-    9 to drain it, 11 to run again; `flagbench fleet` compares the nodes.
+    Pipe it into `sh`. The options are those of `flagbench accept`; a job also asks Slurm for --gpus devices. It ends
+    with the exit code of `accept`: 0 to use the node, 9 to drain it, 11 to run again. `flagbench fleet` compares the
+    nodes.
     """
     if for_ is not Scheduler.SLURM:
         raise FlagbenchError(
@@ -37,5 +41,28 @@ def command(
             remedy="make records with `flagbench job roofs:STACK --each-node FILE --store URL`, and certificates of "
             "them with `flagbench accept --from URL --host NAME`",
         )
+    options.check_minutes()
+    if options.case is not None:
+        name, _ = case_and_stack(options.case)
+        catalog_get(load_catalog_without_claims().cases, name, kind="case")
     nodes = read_each_node(each_node)
-    print(AcceptJobs(options, nodes, store, str(out)).render(), end="")
+    arguments = words(options)
+    if store is not None:
+        is_bucket(store)  # raises for a wrong address
+        arguments.append(f"--store={store}")
+    typed = ["flagbench", "job", "accept", "--for", "slurm", *arguments, f"--out={out}", f"--each-node={each_node}"]
+    check_words(typed)
+    if options.gpus is None:
+        typer.echo("warning: without --gpus, Slurm gives the jobs no GPUs", err=True)
+    script = render_script(
+        "accept.sh.j2",
+        typed,
+        nodes,
+        name="flagbench-accept",
+        nodes=1,
+        gpus=options.gpus,
+        minutes=options.total_minutes,
+        arguments=arguments,
+        folder=out,
+    )
+    print(script, end="")

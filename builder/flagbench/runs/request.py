@@ -75,7 +75,8 @@ class RunOptions:
         Text,
         Option(
             metavar="synthetic",
-            help="Random data. Default: the mount at /data, else synthetic; tiny has its own.",
+            help="Random data; on Slurm also a folder of the nodes. Default: /data if there, else synthetic; tiny has"
+            " its own.",
         ),
     ] = None
     steps: Annotated[int | None, Option(min=1, help="Measure that many steps after the warm-up.")] = None
@@ -199,11 +200,11 @@ def new_run_id() -> str:
     return f"run-{uuid.uuid4().hex[:12]}"
 
 
-def check_run_id(run_id: str) -> None:
-    """Raise FlagbenchError (USAGE) for a text that cannot be the id of a run."""
+def check_run_id(run_id: str, option: str = "--run-id") -> None:
+    """Raise FlagbenchError (USAGE), which names the option, for a text that cannot be the id of a run."""
     if _RUN_ID.fullmatch(run_id) is None:
         raise FlagbenchError(
-            f"--run-id {run_id!r} is not valid",
+            f"{option} {run_id!r} is not valid",
             remedy="use at most 128 letters, digits, '.', '_' and '-', a letter or digit first",
         )
 

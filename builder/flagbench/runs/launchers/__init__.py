@@ -26,7 +26,7 @@ class LaunchResult:
 
 
 class Launcher(Protocol):
-    """A way to run a case to its end. A job of `launchers.schedulers` is not waited for."""
+    """A way to run a case to its end. A job of a scheduler is not waited for."""
 
     def health(self) -> Diagnosis:
         """A finding on whether the launcher can be used on this machine; nothing is started."""

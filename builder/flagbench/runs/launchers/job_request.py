@@ -7,11 +7,13 @@ options that only this scheduler has.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from typer import Option
 
 from flagbench.errors import FlagbenchError
@@ -22,9 +24,11 @@ from flagbench.manifests.settings import config_errors
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.runs.request import ENV, RunOptions, check_options, read_env, refuse_secret
+from flagbench.schema import shipped_manifests
 from flagbench_core import __version__
 from flagbench_core.config import Options, resolve
 from flagbench_core.environment import GIVEN
+from flagbench_core.redaction import redact
 from flagbench_core.s3 import S3Error, parse_address
 
 DEFAULT_MINUTES = 210
@@ -33,6 +37,13 @@ SLACK_MINUTES = 30
 """Minutes beyond --max-minutes for waiting for nodes, pulling a large image and starting."""
 _NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secret=")
 """Options whose value is a name. A name may look like a secret and is not checked for one: sk-learn-2x8-nightly."""
+
+
+class Scheduler(str, Enum):
+    """A value of `flagbench job --for`."""
+
+    KUBERNETES = "kubernetes"
+    SLURM = "slurm"
 
 
 @dataclass(frozen=True)
@@ -51,10 +62,6 @@ class JobOptions:
         Text, Option(metavar="URL", help="Where records are kept: s3://BUCKET/PREFIX, on Slurm also a folder.")
     ] = None
     env: Annotated[Texts, ENV] = ()
-    port: Annotated[
-        int | None,
-        Option(min=1024, max=65535, help="Where node 0 listens. Default: 29400; on Slurm, by the job's id."),
-    ] = None
 
 
 @dataclass(frozen=True)
@@ -75,8 +82,7 @@ class JobRequest(ABC):
     would give away a secret, or that cannot name a job. What else a scheduler refuses is left to it.
     """
 
-    SCHEDULER: ClassVar[str]
-    """The value of --for."""
+    SCHEDULER: ClassVar[Scheduler]
 
     case: Case
     stack: Stack
@@ -94,7 +100,7 @@ class JobRequest(ABC):
                 remedy="leave out --nodes: each node has a run of its own",
             )
         check_options(self.run)
-        check_ranges(self.job)
+        check_ranges(self.options)
         # These properties parse options when they are read first, and raise for those that are not valid.
         _ = self.config
         _ = self.environment
@@ -111,15 +117,24 @@ class JobRequest(ABC):
     def _config_options(self) -> Options:
         """The options that decide the configuration."""
 
+    @abstractmethod
+    def render(self) -> str:
+        """The text of the job, or of a job for each node."""
+
     @property
     def image(self) -> str | None:
-        """The name of the image to run: that of --image, else the one that this version of flagbench builds."""
+        """The image to run: that of --image, else this version's; None: the run is native."""
         if self.job.image is not None:
             return self.job.image
         image = image_of(self.case.name, self.stack.name, __version__)
         if self.job.registry:
             return f"{self.job.registry}/{image}"
         return image
+
+    @property
+    def pulled_image(self) -> str | None:
+        """The image, if the nodes pull it from a registry; None if it is a file of theirs, or the run is native."""
+        return self.image
 
     @property
     def max_minutes(self) -> float:
@@ -133,13 +148,17 @@ class JobRequest(ABC):
         """The variables of `--env`, by name. One that the job sets itself, or that has a secret, is refused."""
         return read_env(self.job.env, {self.stack.device.visibility_variable})
 
+    @property
+    def env(self) -> tuple[str, ...]:
+        """The values of `--env`, each as NAME=VALUE."""
+        return tuple(f"{name}={value}" for name, value in self.environment.items() if name != GIVEN)
+
     def command(self) -> list[str]:
         """The words of the command that prints the same job again."""
         name = f"{self.case.name}:{self.stack.selector}"
-        env = tuple(f"{key}={value}" for key, value in self.environment.items() if key != GIVEN)
-        job = replace(self.job, env=env)
+        job = replace(self.job, env=self.env)
         run = self._run_to_repeat().command_line()
-        command = ["flagbench", "job", name, "--for", self.SCHEDULER, *run, *words(job), *words(self.options)]
+        command = ["flagbench", "job", name, "--for", self.SCHEDULER.value, *run, *words(job), *words(self.options)]
         if self.each_node is not None:
             command.append(f"--each-node={self.each_node.source}")
         return command
@@ -148,41 +167,37 @@ class JobRequest(ABC):
         """The options of the run, with those that were chosen and that the same job has again."""
         return self.run
 
-    @property
-    def has_image_file(self) -> bool:
-        """Whether the image is a file, and not in a registry."""
-        return False
-
     def warnings(self) -> list[str]:
         """Problems that a valid job may have, each with its remedy."""
         if self.image is None:
             return []
         warnings = []
-        reference = try_parse_reference(self.image)
-        if reference is not None and not reference.host and not self.has_image_file:
+        reference = try_parse_reference(self.pulled_image or "")
+        if reference is not None and not reference.host:
             warnings.append(
                 f"clusters pull {self.image} from docker.io; name your registry with --registry or --image"
             )
         if self.each_node is not None and self.job.store is None:
-            warnings.append("no store gets the records, and `flagbench fleet` reads one: keep them with --store")
+            warnings.append("`flagbench fleet` will not find the records, as they are not stored; give --store")
         return warnings
 
     def _check_image(self) -> None:
         """Refuse two names of the image, one in a bucket, and one that may mean another image tomorrow."""
         if self.job.image is not None and self.job.registry is not None:
             raise FlagbenchError("--image and --registry contradict each other", remedy="give one of them")
-        if self.image is None or self.has_image_file:
+        image = self.pulled_image
+        if image is None:
             return
-        if is_in_bucket(self.image):
+        if is_in_bucket(image):
             raise FlagbenchError(
                 "--image names an object store, and a cluster pulls from registries alone",
                 remedy="serve the bucket at the root of a host, and write --image HOST/NAME@sha256:DIGEST "
                 "(docs/object-storage.md)",
             )
-        if fault := image_fault(self.image):
-            option = "--image" if self.job.registry is None else "--registry makes the image"
+        if fault := image_fault(image):
+            option = "--image" if self.job.registry is None else "--registry"
             raise FlagbenchError(
-                f"{option} {self.image!r}, which {fault}",
+                f"{option}: the image {image!r} {fault}",
                 remedy="write [HOST[:PORT]/]NAME:TAG with a tag that does not move, or NAME@sha256:DIGEST",
             )
 
@@ -207,9 +222,9 @@ def image_fault(image: str) -> str | None:
     """
     reference = try_parse_reference(image)
     if reference is None:
-        return "is not the name of an image"
+        return "has no valid name"
     if reference.digest is None and reference.tag in (None, "latest"):
-        return "names another image tomorrow"
+        return "may be another one tomorrow"
     return None
 
 
@@ -222,3 +237,26 @@ def is_bucket(store: str) -> bool:
     except S3Error as error:
         raise FlagbenchError(f"--store: {error.message}", remedy=error.remedy) from None
     return True
+
+
+def check_bucket(store: str, remedy: str) -> None:
+    """Raise FlagbenchError (USAGE) for a store that is not a bucket: a folder in a container ends with it."""
+    if not is_bucket(store):
+        raise FlagbenchError(
+            f"--store {redact(store)!r} is not a bucket, and a container's folders end with it", remedy=remedy
+        )
+
+
+def job_template(name: str, quote: Callable[[Any], str]) -> Template:
+    """The template of that name in manifests/, for which `quote` quotes values."""
+    environment = Environment(
+        loader=FileSystemLoader(shipped_manifests()),
+        # Applied to the value of every {{ }}, so that none can be forgotten.
+        finalize=quote,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.get_template(name)

@@ -1,8 +1,7 @@
 """Submits a run as a Kubernetes job.
 
-`KubernetesRequest` checks the options before a cluster sees them, `render_job` writes the YAML from the template
-manifests/kubernetes/job.yaml.j2, and `submit` applies it with kubectl. `flagbench job --for kubernetes` uses this
-module through `launchers.schedulers`.
+`KubernetesRequest` checks the options before a cluster sees them and writes the YAML from the template
+manifests/kubernetes/job.yaml.j2, and `submit` applies it with kubectl.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from typer import Option
 
 from flagbench.errors import FlagbenchError
@@ -29,14 +27,19 @@ from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import MeasuredMemory
 from flagbench.options import Text, Texts
-from flagbench.runs.launchers.job_request import SLACK_MINUTES, JobOptions, JobRequest, is_bucket
+from flagbench.runs.launchers.job_request import (
+    SLACK_MINUTES,
+    JobOptions,
+    JobRequest,
+    Scheduler,
+    check_bucket,
+    job_template,
+)
 from flagbench.runs.request import RunOptions, check_run_id, config_options, new_run_id
-from flagbench.schema import shipped_manifests
 from flagbench_core import __version__
 from flagbench_core.config import Options
 from flagbench_core.data_folders import SYNTHETIC
 from flagbench_core.exit_codes import ExitCode
-from flagbench_core.redaction import redact
 
 _VOLUME = "NAME[:SUBPATH]"
 """How --help writes the value of an option that names a volume."""
@@ -44,11 +47,6 @@ _LONGEST_NAME = 63
 """Most characters of a host name. That of a pod is the job's name with the number of the node."""
 _HASH_DIGITS = 8
 """Digits in a generated name that are computed from the run id, so that runs have different names."""
-_DEFAULT_PORT = 29400
-"""The port on which node 0 listens, if --port is not given."""
-_PREFIX_LENGTH = 20
-_NODE_LENGTH = 28
-"""Most characters of the first part and of the node's name in the name of one of several jobs."""
 _HOST_NAME_LABEL = "kubernetes.io/hostname"
 """The label that has another value on every node."""
 _KUBECTL_SECONDS = 30
@@ -83,6 +81,7 @@ class KubernetesOptions:
         Texts, Option(metavar="KEY", help="Taint of nodes to run on all the same, such as new ones; repeatable.")
     ] = ()
     queue: Annotated[Text, Option(metavar="NAME", help="LocalQueue of Kueue that the job waits in.")] = None
+    port: Annotated[int, Option(min=1024, max=65535, help="Where node 0 listens.")] = 29400
 
 
 @dataclass(frozen=True)
@@ -140,11 +139,7 @@ def check_store(job: JobOptions, options: KubernetesOptions) -> None:
                 "--store-secret needs a bucket", remedy="say which one it is for: --store s3://BUCKET/PREFIX"
             )
         return
-    if not is_bucket(job.store):
-        raise FlagbenchError(
-            f"--store {redact(job.store)!r} is not a bucket, and a pod's folders end with it",
-            remedy="write --store s3://BUCKET/PREFIX, or keep the record with --out-pvc CLAIM",
-        )
+    check_bucket(job.store, "write --store s3://BUCKET/PREFIX, or keep the record with --out-pvc CLAIM")
 
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -155,7 +150,7 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 class KubernetesRequest(JobRequest):
     """A Kubernetes job. Quantities, and names other than the job's, are checked by the cluster."""
 
-    SCHEDULER: ClassVar[str] = "kubernetes"
+    SCHEDULER: ClassVar[Scheduler] = Scheduler.KUBERNETES
 
     options: KubernetesOptions = field(default_factory=KubernetesOptions)
 
@@ -185,31 +180,31 @@ class KubernetesRequest(JobRequest):
         """
         if self.job.name is not None:
             return self.job.name
-        suffix = "-" + _hash_digits(self.run_id)
-        longest_slug = _LONGEST_NAME - len(suffix) - len(self._last_node_suffix)
-        return _slug(f"flagbench-{self.case.name}-{self.stack.name}", longest_slug) + suffix
+        return self._name_of_run(f"flagbench-{self.case.name}-{self.stack.name}", self.run_id)
 
     def jobs(self) -> list[NodeJob]:
         """The jobs to create: one, or one for each node, whose name and run id have that of the node."""
         if self.each_node is None:
             return [NodeJob(self.job_name, self.run_id, None)]
-        prefix = _slug(self.job.name or f"flagbench-{self.case.name}", _PREFIX_LENGTH)
+        prefix = self.job.name or f"flagbench-{self.case.name}"
         jobs = []
         for node in self.each_node.names:
             run_id = f"{self.run_id}-{node}"
-            name = f"{prefix}-{_slug(node, _NODE_LENGTH)}-{_hash_digits(run_id)}"
-            jobs.append(NodeJob(name, run_id, node))
+            jobs.append(NodeJob(self._name_of_run(f"{prefix}-{node}", run_id), run_id, node))
         return jobs
+
+    def _name_of_run(self, text: str, run_id: str) -> str:
+        """The name of a run's job: a text, with digits computed from the run id, by which names differ."""
+        digits = hashlib.sha256(run_id.encode()).hexdigest()[:_HASH_DIGITS]
+        longest = _LONGEST_NAME - len(f"-{digits}{self._last_node_suffix}")
+        # What cannot be in a name becomes a hyphen.
+        slug = re.sub(r"[^a-z0-9]+", "-", text.lower())[:longest].strip("-")
+        return f"{slug}-{digits}"
 
     @property
     def _last_node_suffix(self) -> str:
         """The suffix by which the last node's pod is named after the job, for example `-1` with two nodes."""
         return f"-{self.run.nodes - 1}"
-
-    @property
-    def port(self) -> int:
-        """The port on which node 0 listens."""
-        return self.job.port or _DEFAULT_PORT
 
     @property
     def image_digest(self) -> str | None:
@@ -294,6 +289,25 @@ class KubernetesRequest(JobRequest):
             arguments.append(f"--store={self.job.store}")
         return arguments
 
+    def render(self) -> str:
+        """The YAML of the Service and the jobs, in the order in which they must be created.
+
+        A comment at its start has the command that prints it again.
+        """
+        needs = self.stack.kubernetes
+        values = {
+            "request": self,
+            "deadline": math.ceil((self.max_minutes + SLACK_MINUTES) * 60),
+            "shm": f"{needs.shm_per_device_gib * self.run.gpus}Gi",
+            "resources": _pod_resources(self),
+            "alike": _shared_labels(self),
+            # Pinning memory for RDMA needs a capability that other uids cannot hold.
+            "root": bool(self.rdma) or self.stack.docker.root,
+        }
+        command = _escape_non_ascii(shlex.join(self.command()))
+        header = f"# Made by flagbench {__version__}:\n#   {command}\n"
+        return header + job_template("kubernetes/job.yaml.j2", quote).render(values)
+
     def _run_to_repeat(self) -> RunOptions:
         """The options of the run, with its id, from which the name of the job is made."""
         return replace(self.run, run_id=self.run_id)
@@ -334,16 +348,6 @@ class KubernetesRequest(JobRequest):
         )
 
 
-def _slug(text: str, length: int) -> str:
-    """A text as a part of a name, at most `length` characters; those that cannot be in a name become hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:length].strip("-")
-
-
-def _hash_digits(text: str) -> str:
-    """Digits by which names differ where texts do."""
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
-
-
 def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     """`KEY=VALUE` texts by key. Raises FlagbenchError (USAGE) for a text without '=', and for a key given twice."""
     pairs: dict[str, str] = {}
@@ -356,27 +360,6 @@ def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
             raise FlagbenchError(f"{option} {key!r} is given twice", remedy="give it once")
         pairs[key] = value
     return pairs
-
-
-def render_job(request: KubernetesRequest) -> str:
-    """The YAML of the Service and the Job, in the order in which they must be created.
-
-    A comment at its start has the command that prints it again.
-    """
-    needs = request.stack.kubernetes
-    gpus = request.run.gpus
-    values = {
-        "request": request,
-        "deadline": math.ceil((request.max_minutes + SLACK_MINUTES) * 60),
-        "shm": f"{needs.shm_per_device_gib * gpus}Gi",
-        "resources": _pod_resources(request),
-        "alike": _shared_labels(request),
-        # Pinning memory for RDMA needs a capability that other uids cannot hold.
-        "root": bool(request.rdma) or request.stack.docker.root,
-    }
-    command = _escape_non_ascii(shlex.join(request.command()))
-    header = f"# Made by flagbench {__version__}:\n#   {command}\n"
-    return header + _job_template().render(values)
 
 
 def _pod_resources(request: KubernetesRequest) -> dict[str, str]:
@@ -400,22 +383,6 @@ def _shared_labels(request: KubernetesRequest) -> list[str]:
         if len(values) > 1 and key != _HOST_NAME_LABEL:
             labels.append(key)
     return labels
-
-
-@cache
-def _job_template() -> Template:
-    """The template of the job."""
-    environment = Environment(
-        loader=FileSystemLoader(shipped_manifests() / "kubernetes"),
-        # Applied to the value of every {{ }}, so that none can be forgotten.
-        finalize=quote,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    return environment.get_template("job.yaml.j2")
 
 
 def quote(value: Any) -> str:

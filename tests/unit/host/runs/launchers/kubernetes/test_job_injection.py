@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
 from flagbench.runs.launchers.job_request import JobOptions
-from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest, quote, render_job
+from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest, quote
 from job_pods import expand, find, request_of
 
 # libyaml's reader is ten times as fast, where there is one.
@@ -72,7 +72,7 @@ def test_every_option_with_a_text_is_tried() -> None:
 
 def rendered(request: KubernetesRequest) -> list[dict[str, Any]]:
     """The documents that are written, read back by a plain YAML reader: no more than the two, and no other fields."""
-    text = render_job(request)
+    text = request.render()
     assert text.isascii()
     documents = list(yaml.load_all(text, Loader=_LOADER))
     assert [(document["kind"], set(document)) for document in documents] == [
