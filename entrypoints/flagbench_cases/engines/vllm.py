@@ -112,6 +112,12 @@ class VllmEngine:
             if TOO_LARGE.search(str(error)) is None:
                 raise
             raise CaseError(f"vLLM does not start: {error}", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY) from None
+        except AttributeError as error:
+            # vLLM only logs that its compiled operators cannot be loaded, and fails at the first one that it calls.
+            if "'_C' object has no attribute" not in str(error):
+                raise
+            words = f"vLLM cannot load its compiled operators: a library is missing, such as libnuma ({error})"
+            raise UsageError(words, REMEDY) from None
         if self._is_split:
             dist.barrier()  # every worker has opened the memory that it shares with the others
             if context.rank == 0:
