@@ -67,7 +67,8 @@ def machine_text(certificate: Mapping[str, Any]) -> str:
     names = sorted({device["name"] for device in machine["devices"]})
     devices = f"{facts['gpus']} x {' and '.join(names)}"
     if facts["device_kind"] == "cpu":
-        devices = f"{facts['gpus']} ranks on a processor"
+        ranks = "1 rank" if facts["gpus"] == 1 else f"{facts['gpus']} ranks"
+        devices = f"{ranks} on a processor"
     elif not names:
         devices = f"no device for the stack {facts['stack']}"
     driver = ""
