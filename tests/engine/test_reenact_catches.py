@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +19,6 @@ from flagbench_cases.cases.distilbert import workload
 from flagbench_cases.shared.manifests import load_case, load_stack
 from flagbench_core.config import Options, resolve
 from reenact import inventory, pairs, verdict
-from running import ENTRYPOINTS
-from warmup import warm
 from workloads import set_up
 
 pytestmark = [
@@ -199,25 +193,3 @@ def test_the_interval_has_the_ranks_of_the_published_tables(n: int, rejected: in
     low, centre, high = pairs.interval(values)
     assert (means.index(low), means[::-1].index(high)) == (rejected, rejected)
     assert centre == statistics.median(means)
-
-
-@pytest.mark.slow
-def test_two_processes_take_turns_and_are_compared(tmp_path: Path) -> None:
-    """With Aquila-33B, whose publisher's library versions are not installed: both sides may be warmed-up copies."""
-    words = ["aquila-33b", "--preset", "tiny", "--rounds", "6", "6", "--pairs", "2", "--json", "--out", str(tmp_path)]
-    env = dict(os.environ, FLAGBENCH_STACK="cpu", **warm(ENTRYPOINTS))
-    env.pop("CI", None)
-    command = [sys.executable, "-m", "tests.reenact", *words]
-    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
-    assert ended.returncode in (0, 12), ended.stderr
-    [made] = json.loads(ended.stdout)
-    assert json.loads((tmp_path / "reenact-aquila-33b.json").read_text()) == made
-    assert len(made["starts"]) == 2 * 6
-    assert made["ratio"]["low"] <= made["ratio"]["value"] <= made["ratio"]["high"]
-    for name in ("ours", "publisher"):
-        assert [len(seconds) for seconds in made["seconds"][name]] == [2] * 2 * 6
-    assert made["largest_loss_difference"] < 5e-5
-    assert all(sum(found["operators"].values()) > 100 for found in made["inventories"].values())
-    assert made["software"]["publisher"]["torch"]
-    assert made["publisher_versions"], "it needs none"
-    assert ended.returncode == (12 if made["faults"] or made["ratio_faults"] else 0)

@@ -3,10 +3,7 @@ imported it."""
 
 import os
 
-MODULES = (
-    *("flagbench_cases.rank.worker", "flagbench_cases.prepare.child_main"),
-    *("tests.reenact", "tests.reenact.side", "workloads"),
-)
+MODULES = ("flagbench_cases.rank.worker", "flagbench_cases.prepare.child_main", "workloads")
 
 
 def main():

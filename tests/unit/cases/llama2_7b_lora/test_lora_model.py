@@ -1,4 +1,4 @@
-"""Llama as transformers and peft build it, in both versions: names, rotary tables, what is kept, sizes, weights."""
+"""Llama as transformers and peft build it, in both versions: names, rotary tables, sizes, weights."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from flagbench_cases.prepare.llama import convert, weights_format
 from flagbench_cases.prepare.writer import writing
 from flagbench_cases.shared.errors import DataError
 from flagbench_core.config import merge
-from reenact import inventory
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, SMALL, fixed_weights, small_shape
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
 CPU, META = torch.device("cpu"), torch.device("meta")
-TOKENS = [1, 17, 5, 5, 90, 33, 2, 61, 44, 8]
 
 
 def filled(shape: model.LlamaShape) -> Any:
@@ -60,19 +58,6 @@ def test_rotary_tables_in_fp16_differ_by_rounding_alone() -> None:
     assert {table.dtype for table in half} == {torch.float16}
     assert all(0 < float((a - b.float()).abs().max()) < 2.5e-4 for a, b in zip(exact, half))
     assert forward.PublishedForward(None, shape, torch.bfloat16, CPU).tables[0].dtype == torch.float32
-
-
-def test_what_is_kept_for_the_backward_pass_is_the_publishers() -> None:
-    """The loss copies the logits without the last ones; attention keeps its fp32 weights once."""
-    shape = small_shape()
-    module, ids = lora.attach(filled(shape), shape, recompute=False), torch.tensor([TOKENS, TOKENS[::-1]])
-    saved = inventory.Saved()
-    with saved:
-        module(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
-    kinds = saved.found()["saved"]
-    assert kinds["float32%s" % [2 * (len(TOKENS) - 1), shape.vocab_size]] == 1
-    assert "float32%s" % [2 * len(TOKENS), shape.vocab_size] not in kinds
-    assert kinds["float32%s" % [2, shape.heads, len(TOKENS), len(TOKENS)]] == shape.layers
 
 
 def test_the_reference_model_has_the_published_sizes() -> None:

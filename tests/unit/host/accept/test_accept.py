@@ -176,6 +176,7 @@ def test_what_is_not_decided_is_run_again(change: Callable[[Raw, Raw], Any]) -> 
     found, _ = concluded(change)
     assert (found["outcome"], found["action"]["do"]) == ("INCONCLUSIVE", "run again")
     assert found["action"]["minutes"] >= 1
+    assert f"--minutes {found['action']['minutes']:g}" in action_text(found)
 
 
 @pytest.mark.parametrize(("state", "minutes"), [("not run", 2), ("interrupted", 2), ("failed", 1)])
@@ -196,12 +197,6 @@ def test_a_device_that_computes_wrongly_alone_is_named() -> None:
 
     found, _ = concluded(change)
     assert (found["action"]["do"], found["action"]["ranks"]) == ("drain", [0])
-
-
-def test_what_is_run_again_is_said_with_the_option_to_type() -> None:
-    found, _ = concluded(lambda facts, raw: facts["parts"][0].update(record_id=None, state="not run"))
-    assert found["reason"].startswith("roofs: ")
-    assert f"--minutes {found['action']['minutes']:g}" in action_text(found)
 
 
 def test_the_checks_of_a_soak_are_named_apart() -> None:
@@ -227,13 +222,6 @@ def test_an_interrupted_soak_has_its_laps() -> None:
     assert (ran.name, ran.outcome, ran.measured) == ("ran", Outcome.INCONCLUSIVE, "interrupted, 1 lap")
 
 
-def test_what_was_not_measured_is_beside_nothing() -> None:
-    found = accepted(unmeasured)
-    records = {name: read_record(content) for name, content in found.records.items()}
-    (check,) = (each for each in checks_of(found.facts, records, CATALOG) if each.name == "devices alike")
-    assert (check.outcome, check.reason[0].isalpha()) == (Outcome.NOT_KNOWN, True)
-
-
 def test_the_slowest_of_like_devices_is_named() -> None:
     document = certificate.certificate_of(accepted(), CATALOG, 50.0)
     _, rank = min((device["share"], device["rank"]) for device in document["devices"])
@@ -252,6 +240,7 @@ def test_what_was_not_measured_has_no_number(change: Callable[[Raw, Raw], Any], 
     document = certificate.certificate_of(accepted(change), CATALOG, 50.0)
     (check,) = (each for each in document["checks"] if each["name"] == name)
     assert (check["outcome"], check["measured"], document["outcome"]) == (outcome, "nothing", "INCONCLUSIVE")
+    assert check["reason"][0].isalpha()
 
 
 @pytest.mark.parametrize(
@@ -329,18 +318,13 @@ def test_a_certificate_is_of_what_was_asked_for(devices: int, kind: str, title: 
     assert machine_text(certificate.certificate_of(accepted(change), CATALOG, 50.0)) == title
 
 
-def written(folder: Path, change: Callable[[dict[str, Any]], Any] = lambda files: None) -> Path:
+def written(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     found = accepted()
     document = certificate.certificate_of(found, CATALOG, 50.0, MEASURED["created_at"])
     files = certificate.files_of(document, found.records, {})
     change(files)
     write_bundle(folder / "bundle.tar.gz", files)
     return folder / "bundle.tar.gz"
-
-
-def test_a_certificate_follows_from_its_records(tmp_path: Path) -> None:
-    with unpacked(written(tmp_path)) as files:
-        assert not certificate.check(files, CATALOG).problems
 
 
 @pytest.mark.parametrize(("version", "contradicts"), [(None, True), ("0.1.9", False)])
@@ -366,13 +350,6 @@ def test_one_changed_digit_is_refused(name: str, tmp_path: Path) -> None:
 
     with unpacked(written(tmp_path, change)) as files:
         assert certificate.check(files, CATALOG).problems
-
-
-def test_a_refused_certificate_is_not_shown(tmp_path: Path, flagbench: Flagbench) -> None:
-    """It would say `PASS`, and to use the machine."""
-    refused = written(tmp_path, lambda files: files.update({certificate.JUNIT: b""}))
-    result = flagbench("bundle verify", str(refused))
-    assert (result.code, "PASS" in result.out) == (ExitCode.INVALID, False)
 
 
 def test_a_terminal_shows_why_a_check_did_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,6 @@ def test_ls_shortens_no_id_to_digits_of_two(
     ("state", "code", "shown"),
     [
         ("failed", ExitCode.RANK_FAILED, "FAILED"),
-        ("failed", ExitCode.DATA, "FAILED"),
         ("failed", ExitCode.OUT_OF_MEMORY, "OUT OF MEMORY"),
         ("failed", ExitCode.TIMEOUT, "TIMEOUT"),
         ("interrupted", ExitCode.INTERRUPTED, "INTERRUPTED"),
