@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import (
@@ -58,18 +56,6 @@ def test_nothing_else_reaches_a_dockerfile(text: str) -> None:
     for take in (image_reference, lambda text: BuildOptions(base=text)):
         with pytest.raises(FlagbenchError):
             take(text)
-
-
-@given(
-    st.from_regex(
-        r"\A([a-z0-9]+\.[a-z]+(:[0-9]{1,4})?/)?[a-z0-9]+([._-][a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,8})?\Z"
-    )
-)
-def test_the_parts_of_a_reference_are_its_text(text: str) -> None:
-    reference = try_parse_reference(text)
-    assert reference is not None
-    tag = "" if reference.tag is None else f":{reference.tag}"
-    assert f"{reference.name}{tag}" == text
 
 
 def test_our_own_images() -> None:

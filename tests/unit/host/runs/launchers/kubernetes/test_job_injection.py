@@ -82,7 +82,7 @@ def rendered(request: KubernetesRequest) -> list[dict[str, Any]]:
 
 
 @given(field=st.sampled_from([*FIELDS]), value=ANY)
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_typed_stands_in_its_field_or_is_refused(field: str, value: str) -> None:
     form = FIELDS[field][0]
     # The first part of a pair ends at the first separator.
