@@ -332,10 +332,15 @@ def _reference_headline(result: VerifyResult) -> str:
 
 
 def _share_of_cited(row: CitedRow) -> str:
-    """Return the ratio to a cited row and the number in it, such as `0.96 of 12,473 tokens/s`."""
+    """Return the ratio to a cited row and the number in it, such as `0.96 of 12,473 tokens/s`.
+
+    The ratio to a time is that of speeds: `1.39 times as fast as 0.8341 s`.
+    """
     published = f"{four_digits(row.value)} {row.unit}"
     if row.ratio is None:
         return f"{NOTHING} of {published}"
+    if row.unit == "s":
+        return f"{row.ratio.value:.2f} times as fast as {published}"
     return f"{row.ratio.value:.2f} of {published}"
 
 

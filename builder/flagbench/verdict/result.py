@@ -157,7 +157,8 @@ class CitedRow(Struct, frozen=True):
     """The published value of the gate, in `unit`."""
     unit: str
     ratio: Ratio | None
-    """The measured value over the published one; None if it is not comparable."""
+    """The measured value over the published one, or of a time the inverse, so that above 1 is better; None if it is
+    not comparable."""
 
 
 class MetricResult(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.rows import Claim
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
+from flagbench.report.verdict_page import headline
 from flagbench.verdict import Verdict, verify_baseline, verify_claim
 from served import CASE, DEVICE, served_record
 
@@ -49,6 +50,7 @@ def test_a_row_that_is_only_cited_gives_a_ratio_and_no_verdict() -> None:
     (metric,) = result.metrics
     assert metric.ratio is not None
     assert metric.ratio.value == pytest.approx(0.834059 / 0.6)
+    assert headline(result).startswith("REFERENCE 1.39 times as fast as 0.8341 s (cited, no verdict")
 
 
 @pytest.mark.parametrize(
