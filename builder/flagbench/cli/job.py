@@ -60,8 +60,9 @@ def command(
     see `flagbench job accept --help`.
     """
     if for_ is Scheduler.SLURM and (send or as_json):
-        option = "--submit" if send else "--json"
-        raise FlagbenchError(f"{option} is for Kubernetes", remedy="leave it out, and pipe the script into `sbatch`")
+        raise FlagbenchError(
+            "--submit and --json are for Kubernetes", remedy="leave them out, and pipe the script into `sbatch`"
+        )
     if send and out is not None:
         raise FlagbenchError("--out and --submit contradict each other", remedy="give one of them")
     case, stack = resolve_image(image_name, load_catalog_without_claims())

@@ -197,7 +197,7 @@ class JobRequest(ABC):
         if fault := image_fault(image):
             option = "--image" if self.job.registry is None else "--registry"
             raise FlagbenchError(
-                f"{option}: the image {image!r} {fault}",
+                f"{option}: {image!r} {fault}",
                 remedy="write [HOST[:PORT]/]NAME:TAG with a tag that does not move, or NAME@sha256:DIGEST",
             )
 
@@ -222,9 +222,9 @@ def image_fault(image: str) -> str | None:
     """
     reference = try_parse_reference(image)
     if reference is None:
-        return "has no valid name"
+        return "is not the name of an image"
     if reference.digest is None and reference.tag in (None, "latest"):
-        return "may be another one tomorrow"
+        return "has neither a fixed tag nor a digest"
     return None
 
 
@@ -240,10 +240,10 @@ def is_bucket(store: str) -> bool:
 
 
 def check_bucket(store: str, remedy: str) -> None:
-    """Raise FlagbenchError (USAGE) for a store that is not a bucket: a folder in a container ends with it."""
+    """Raise FlagbenchError (USAGE) for a store that is not a bucket, and would be deleted with its container."""
     if not is_bucket(store):
         raise FlagbenchError(
-            f"--store {redact(store)!r} is not a bucket, and a container's folders end with it", remedy=remedy
+            f"--store {redact(store)!r} is not a bucket; a container's folders are deleted with it", remedy=remedy
         )
 
 

@@ -78,7 +78,7 @@ class KubernetesOptions:
         Text, Option(metavar="NAME", help="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the bucket.")
     ] = None
     tolerate: Annotated[
-        Texts, Option(metavar="KEY", help="Taint of nodes to run on all the same, such as new ones; repeatable.")
+        Texts, Option(metavar="KEY", help="Key of a taint to tolerate, such as that of new nodes; repeatable.")
     ] = ()
     queue: Annotated[Text, Option(metavar="NAME", help="LocalQueue of Kueue that the job waits in.")] = None
     port: Annotated[int, Option(min=1024, max=65535, help="Where node 0 listens.")] = 29400
