@@ -20,9 +20,11 @@ from flagbench.accept.checks.devices import device_shares
 from flagbench.accept.document import Certificate, RunPart
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
+from flagbench.accept.plan import SERVING, SERVING_GPUS
 from flagbench.accept.run import Accepted
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
+from flagbench.image_reference import case_and_stack
 from flagbench.manifests.model import Catalog
 from flagbench.records.bundle_archive import BundleError
 from flagbench.records.bundle_documents import (
@@ -91,8 +93,8 @@ def certificate_of(
         "devices": devices,
         "checks": [msgspec.to_builtins(check) for check in checks],
         "numbers": _numbers(records_of_parts),
-        "efficiency": _efficiencies(records_of_parts, price),
-        "software": _software(records_of_parts),
+        "efficiency": _efficiencies(records_of_parts, price, facts["gpus"]),
+        "software": _software(records_of_parts, facts["stack"]),
         "facts": facts,
     }
 
@@ -128,20 +130,28 @@ def _numbers(records: Iterable[Record]) -> list[dict[str, Any]]:
     return numbers
 
 
-def _efficiencies(records: Iterable[Record], price: float | None) -> list[Any]:
-    """The energy and the cost of the work, for each run in which either is known."""
+def _efficiencies(records: Iterable[Record], price: float | None, gpus: int) -> list[Any]:
+    """The energy and the cost of the work, for each run in which either is known.
+
+    `price` is that of the machine with all its `gpus`, so the work of a run on fewer of them has no cost.
+    """
     efficiencies = []
     for record in records:
-        efficiency_of_run = compute_efficiency(record, price)
+        price_of_run = price
+        if record.system.devices_per_node < gpus:
+            price_of_run = None
+        efficiency_of_run = compute_efficiency(record, price_of_run)
         if efficiency_of_run is not None:
             efficiencies.append(msgspec.to_builtins(efficiency_of_run))
     return efficiencies
 
 
-def _software(records: Iterable[Record]) -> dict[str, Any]:
-    """The versions of the software by name, each from the last run that states it."""
+def _software(records: Iterable[Record], stack: str) -> dict[str, Any]:
+    """The versions of the software by name, each from the last run on `stack` that states it."""
     versions: dict[str, Any] = {}
     for record in records:
+        if record.stack != stack:
+            continue
         versions_of_run = {
             "python": record.software.python,
             "torch": record.software.torch,
@@ -330,12 +340,16 @@ def contradictions(document: Certificate, records: Mapping[str, Record], catalog
 def _contradictions_of_part(document: Certificate, part: RunPart, record: Record, catalog: Catalog) -> Iterator[str]:
     """A sentence for each contradiction between the facts of one run and its record."""
     facts = document.facts
+    stack, gpus = facts.stack, facts.gpus
+    if facts.asked.serving and part.case == SERVING:  # on a stack of its own
+        _, stack = case_and_stack(part.target)
+        gpus = SERVING_GPUS
     compared = [
         ("case", part.case, record.case),
         ("state", part.state, record.status.state),
         ("reason", part.reason, record.status.reason),
-        ("stack", facts.stack, record.stack),
-        ("number of ranks", facts.gpus, record.system.nodes * record.system.devices_per_node),
+        ("stack", stack, record.stack),
+        ("number of ranks", gpus, record.system.nodes * record.system.devices_per_node),
     ]
     if record.system.host:
         compared.append(("host", facts.machine.host, record.system.host))

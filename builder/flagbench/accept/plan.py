@@ -44,6 +44,8 @@ RANKS_ON_A_PROCESSOR = 2
 """The ranks of a run on a processor without `--gpus`: the fewest that are compared with each other."""
 SERVING = "serve-llama3.1-8b"
 """The case of `--serving`."""
+SERVING_GPUS = 1
+"""The devices of that case."""
 SERVING_SECONDS = 90.0
 """The time of that case, most of which is the start of its engine: an assumption, since no device has run it."""
 SERVING_SETTINGS = ("tp=1", "max_model_len=2048", "compile=false", "cuda_graphs=full_decode_only")
@@ -210,7 +212,7 @@ def _serving_part(machine: Machine, catalog: Catalog, via: Via | None) -> Part:
             f"--serving: no stack of {case.name} is for the devices of this machine; there are {names}",
             remedy="leave --serving out",
         )
-    options = LocalOptions(gpus=1, roofs=True, set_=SERVING_SETTINGS)
+    options = LocalOptions(gpus=SERVING_GPUS, roofs=True, set_=SERVING_SETTINGS)
     target = target_of(RunRequest(case, stack, options), choose_via(via, stack, ()), DockerOptions())
     return Part(target, SERVING_SECONDS, "what a device reads for each token that it generates")
 

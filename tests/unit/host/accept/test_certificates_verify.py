@@ -35,6 +35,7 @@ from flagbench.verdict.recompute import recompute
 from flagbench_core.exit_codes import ExitCode
 from honest import Pace, honest_record
 from make_replays import REPLAYS
+from served import CASE, served_record
 from unit.host.conftest import Ended, Flagbench, Pci
 from unit.host.verdict.conftest import MEASURED, ROWS
 
@@ -94,6 +95,8 @@ class RecordedRuns:
         raw: Raw
         if request.case.name == "distilbert":
             raw = honest_record(TINY_ON_TWO_RANKS, Pace(seed=self.count), count=130)
+        elif request.case.name == CASE:
+            raw = served_record(0.6, copy=4.0e12)
         else:
             raw = json.loads(RECORDED[request.case.name, request.stack.name].read_text(encoding="utf-8"))
         if request.stack.name == "cpu" and request.case.name == "roofs":
@@ -172,6 +175,25 @@ def test_of_an_accelerator_with_published_rows(accept: Callable[[str], Raw]) -> 
     certificate = accept("--case llama3.1-8b-lora --gpus 1 --via docker --minutes 30 --price 2.5")
     assert certificate["efficiency"][0]["price_per_million"] > 0
     assert any("automodel" in check["against"] for check in certificate["checks"])
+
+
+def use_two_devices(raw: Raw) -> None:
+    if raw["case"] == "roofs":
+        raw["config"]["gpus"] = raw["system"]["devices_per_node"] = 2
+
+
+@pytest.mark.usefixtures("h100")
+def test_with_serving_on_one_device_and_a_stack_of_its_own(
+    accept: Callable[[str], Raw], runs: RecordedRuns, tmp_path: Path
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.write_text(ONE_H100.replace('GPU-0";;', 'GPU-0"; echo "NVIDIA H100 80GB HBM3, 81559 MiB, GPU-1";;', 1))
+    runs.change = use_two_devices
+    certificate = accept("--gpus 2 --via docker --minutes 3 --serving --price 24")
+    assert [part["case"] for part in certificate["facts"]["parts"]] == ["roofs", CASE]
+    assert certificate["software"]["python"] == "3.12.3"  # that of the roofs
+    (serving,) = certificate["efficiency"]
+    assert serving["price_per_million"] is None  # the price is that of both devices
 
 
 def test_off_the_node(accept: Callable[[str], Raw], flagbench: Flagbench, store: Store, tmp_path: Path) -> None:
