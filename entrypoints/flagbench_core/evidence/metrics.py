@@ -150,7 +150,7 @@ class TimedWork(NamedTuple):
     """The number of steps in all blocks."""
     shares: Sequence[Sequence[float]] = ()
     """The share of its step's time that each micro-batch took, by step; empty if blocks are longer than a step or
-    micro-batches were not measured. See `micro_batch_shares`."""
+    `micro_batch_shares` has none."""
 
 
 def rate(name: str, unit: str, work: TimedWork, note: str) -> Entry:
@@ -213,7 +213,9 @@ def _rate_interval(
 
 
 def micro_batch_shares(stretch: Stretch) -> list[list[float]]:
-    """The share of its step's time that each micro-batch of a short window took, by step; empty if not measured.
+    """The share of its step's time that each micro-batch of a short window took, by step.
+
+    Empty if micro-batches were not measured, or if a time is too short to tell its rate.
 
     In a pipeline, the first and the last micro-batches of a step take longer or shorter than the others. That is no
     noise, so each time is divided by the mean time of the micro-batches at the same place in the n steps. Values
@@ -235,6 +237,8 @@ def micro_batch_shares(stretch: Stretch) -> list[list[float]]:
             deviation = (time / mean - 1) * correction
             relative_times.append(max(0.0, 1 + deviation))
         total = sum(relative_times)
+        if not total:  # a step in almost no time beside a stalled one: the correction leaves nothing of it
+            return []
         shares.append([relative_time / total for relative_time in relative_times])
     return shares
 

@@ -99,6 +99,14 @@ def test_iterations_give_the_first_and_further_tokens_and_the_interval_of_rates(
     assert metrics(read_section(json.loads(json.dumps(section.to_json())))) == found
 
 
+def test_a_stall_beside_which_other_batches_take_almost_no_time_leaves_no_interval() -> None:
+    seconds = [2000.0, *[0.577] * 29]
+    iterations = [[round(time * 1e6 / OUTPUT)] * OUTPUT for time in seconds]
+    found = metrics(section_of(seconds, iterations))
+    assert found["latency_mean"]["value"] == pytest.approx(sum(seconds) / 30)
+    assert "ci95" not in found["latency_mean"]
+
+
 def test_decode_bandwidth_is_what_a_device_reads() -> None:
     """Of Llama 3.1 8B: 7,504,658,432 weights without the embeddings, and 131,072 bytes of cache for each position."""
     section = section_of([0.577] * 30, iterations_of([0.577] * 30))
