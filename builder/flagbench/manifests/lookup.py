@@ -137,16 +137,20 @@ def missing_module(case: Case, stack: Stack) -> str | None:
 
 
 def native_remedy(image: str, module: str, stack: Stack) -> str | None:
-    """Write the commands that install a module into a folder and run natively with it.
+    """Write the commands that install a module for a native run.
 
-    Returns None if images/locks has no lock of that module for native runs on the stack.
+    It is installed into a folder if images/locks has a lock of it for the stack, or else into this Python at the
+    version that the stack expects. Returns None if the stack expects none.
 
     Args:
         image: `case:stack`, as a command line names it.
     """
     lock = stack.path.parents[2] / "images" / "locks" / f"{module}-{stack.name}.txt"
     if not lock.is_file():
-        return None
+        version = stack.expects.get(module)
+        if version is None:
+            return None
+        return f"run `pip install {module}=={version}` in this Python, or use --via docker"
     install = f"python -m pip install --no-deps --target {lock.stem} -r {shlex.quote(str(lock))}"
     return f"run `{install}`, then `PYTHONPATH=$PWD/{lock.stem} flagbench run {image} --preset tiny`"
 

