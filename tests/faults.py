@@ -48,16 +48,6 @@ if os.environ.get("RANK") == str(RANK) or (RANK is None and "RANK" in os.environ
 '''
 
 
-SLOW_LOADER = """
-import time
-from flagbench_cases.cases.distilbert import workload
-def batches(self, epoch, fast=workload.DistilBertWorkload.batches):
-    for batch in fast(self, epoch):
-        time.sleep(%r)
-        yield batch
-workload.DistilBertWorkload.batches = batches
-"""
-
 SLOW_STEP = """
 import time
 from flagbench_cases.rank import step_timer
@@ -69,11 +59,6 @@ def start(self, workload, run, *rest, fast=step_timer.StepTimer.__init__, **more
     fast(self, workload, slow, *rest, **more)
 step_timer.StepTimer.__init__ = start
 """
-
-
-def slow_loader(folder: Any, seconds: float) -> Dict[str, str]:
-    """The environment of a run of distilbert whose every rank gets each batch so many seconds later."""
-    return fault(folder, None, "before data", SLOW_LOADER % seconds)
 
 
 def slow_rank(folder: Any, rank: int, seconds: float, step: Optional[int] = None) -> Dict[str, str]:
