@@ -78,7 +78,7 @@ def test_a_loss_of_one_rank_that_is_not_finite_ends_the_run(tmp_path):
 
 def test_a_failed_check_makes_the_run_fail_and_keeps_metrics(tmp_path):
     """The parameters of one rank are not the others'."""
-    other = "sys.modules['flagbench_cases.rank.run'].parameter_sum = lambda module: 1.0"
+    other = "sys.modules['flagbench_cases.contract'].Workload.parameter_sum = lambda self: 1.0"
     ended = run_case(tmp_path, "--gpus", "2", *SHORT, env=fault(tmp_path, 1, "before report", other))
     record = ended.failed(12, "report", "ranks_in_step")
     assert [check["name"] for check in record["quality"]["checks"] if not check["ok"]] == ["ranks_in_step"]
