@@ -111,14 +111,25 @@ def test_another_release_is_refused_before_a_device_is_used(tmp_path):
     assert record["ranks"] == []
 
 
+def test_a_folder_that_has_the_name_of_vllm_is_none(tmp_path):
+    folder = tmp_path / "folder"
+    (folder / "vllm").mkdir(parents=True)
+    run_case(tmp_path, *TINY, case=CASE, env=paths(str(folder))).failed(2, "preflight", "vLLM cannot be imported")
+
+
 @pytest.mark.parametrize(
     ("code", "fault_in_setup", "settings"),
     [
         (2, "", ["--set", "max_model_len=31"]),
+        (
+            2,
+            "import pydantic; vllm.LLMEngine.__init__ = lambda *_: pydantic.TypeAdapter(int).validate_python('')",
+            [],
+        ),
         (5, "vllm.LLMEngine.__init__ = lambda *_: (_ for _ in ()).throw(ValueError('No available memory'))", []),
     ],
 )
-def test_a_batch_that_has_no_room_is_refused(code, fault_in_setup, settings, tmp_path):
+def test_an_engine_that_does_not_start_is_explained(code, fault_in_setup, settings, tmp_path):
     environment = planted(tmp_path, 0, "before data", "import vllm; " + fault_in_setup)
     run_case(tmp_path, *TINY, *settings, case=CASE, env=environment).failed(code, "data")
 

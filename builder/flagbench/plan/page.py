@@ -231,7 +231,7 @@ def _stack_with_accelerators(case: Case, catalog: Catalog) -> Stack:
 def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:
     """The case and the stack that `name` names; None if it names no stack.
 
-    Raises FlagbenchError (USAGE) for an unknown name, and for a case whose model is not split.
+    Raises FlagbenchError (USAGE) for an unknown name, and for a case whose memory cannot be predicted.
     """
     _, stack_name = case_and_stack(name)
     stack: Stack | None = None
@@ -242,7 +242,7 @@ def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:
     if not can_be_split(case):
         names = ", ".join(candidate.name for candidate in catalog.cases.values() if can_be_split(candidate))
         raise FlagbenchError(
-            f"{case.name} cannot be split: every device has the whole model", remedy=f"cases that can be: {names}"
+            f"the memory of {case.name} cannot be predicted", remedy=f"cases of which it can: {names}"
         )
     return case, stack
 

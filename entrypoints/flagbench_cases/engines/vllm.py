@@ -36,8 +36,8 @@ COMPILED = 3
 TOO_LARGE = re.compile(r"No available memory|cache is needed|^(Free|Available) memory on")
 """What vLLM says if weights, activations and cache do not fit into the device's memory."""
 MEMORY_REMEDY = (
-    "change --set max_model_len or gpu_memory_utilization as vLLM says; max_model_len is at least prompt_length + "
-    "output_length"
+    "change --set max_model_len, gpu_memory_utilization or kv_cache_bytes as vLLM says; max_model_len is at least "
+    "prompt_length + output_length"
 )
 SHARED_MEMORY = "/dev/shm/"
 ENVIRONMENT = {
@@ -61,7 +61,7 @@ def check_version() -> None:
     _set_environment()
     try:
         version = str(importlib.import_module("vllm").__version__)
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:  # the latter: of a folder of that name without vLLM in it
         raise UsageError(f"vLLM cannot be imported ({error})", REMEDY) from None
     if version.split(".")[:2] != RELEASE.split("."):
         words = f"this version of flagbench runs vLLM {RELEASE}, and vLLM {version} is installed"
@@ -92,7 +92,8 @@ class VllmEngine:
     def __init__(self, context: Context) -> None:
         """Start the engine, which takes its memory of the device, and may compile layers and capture graphs.
 
-        Raises CaseError (OUT_OF_MEMORY) if the device has too little memory.
+        Raises CaseError (OUT_OF_MEMORY) if the device has too little memory, and UsageError if vLLM refuses a setting
+        or cannot load its operators.
         """
         check_version()
         vllm = importlib.import_module("vllm")
@@ -109,9 +110,7 @@ class VllmEngine:
         try:
             self._llm = vllm.LLM(**_engine_arguments(context, folder))
         except ValueError as error:
-            if TOO_LARGE.search(str(error)) is None:
-                raise
-            raise CaseError(f"vLLM does not start: {error}", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY) from None
+            raise _explain(error) from None
         except AttributeError as error:
             # vLLM only logs that its compiled operators cannot be loaded, and fails at the first one that it calls.
             if "'_C' object has no attribute" not in str(error):
@@ -183,6 +182,17 @@ class VllmEngine:
         self._llm.llm_engine.engine_core.shutdown()
         del self._llm
         gc.collect()
+
+
+def _explain(error: ValueError) -> Exception:
+    """The error to raise for one with which vLLM does not start; `error` itself if its cause is not known."""
+    if TOO_LARGE.search(str(error)):
+        return CaseError(f"vLLM does not start: {error}", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
+    pydantic = importlib.import_module("pydantic")  # vLLM checks its settings with it
+    if isinstance(error, pydantic.ValidationError):
+        problems = "; ".join(problem["msg"] for problem in error.errors())
+        return UsageError(f"vLLM refuses a setting: {problems}", "change it by --set NAME=VALUE")
+    return error
 
 
 def _engine_arguments(context: Context, folder: str) -> dict[str, Any]:
