@@ -7,7 +7,6 @@ first reads the prompts and gives each sequence its first token, and each furthe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -39,17 +38,13 @@ def generation_of(config: Mapping[str, Any]) -> Generation | None:
     try:
         prompt, output = int(data["prompt_length"]), int(data["output_length"])
         batch = int(config["infer"]["batch_size"])
-        decode_bytes = mean_decode_bytes(config["model"], config["precision"], batch, prompt, output, tp_of(config))
+        tp = int(config["layout"]["tp"])
+        decode_bytes = mean_decode_bytes(config["model"], config["precision"], batch, prompt, output, tp)
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise EvidenceError(f"its configuration does not say what is generated: {error!r}") from None
     if min(prompt, output, batch) < 1:
         raise EvidenceError(f"its configuration generates {output} tokens after {prompt}, in batches of {batch}")
     return Generation(prompt, output, decode_bytes)
-
-
-def tp_of(config: Mapping[str, Any]) -> int:
-    """The number of ranks that share each layer."""
-    return int(config.get("layout", {}).get("tp", 1))
 
 
 def mean_decode_bytes(
@@ -66,12 +61,11 @@ def mean_decode_bytes(
         batch: the number of sequences.
         prompt: the tokens of each prompt.
         output: the tokens that each sequence generates.
-        tp: the number of devices that share each layer and the output layer. If it exceeds that of the key and value
-            heads, each of these is on several devices.
+        tp: the number of devices that share each layer and the output layer.
     """
     dim, head_dim = model["dim"], model["dim"] // model["heads"]
-    kv_width = head_dim * math.ceil(model["kv_heads"] / tp)
-    query_width, ffn, vocabulary = dim / tp, model["ffn"] / tp, model["vocab_size"] / tp
+    query_width, kv_width = dim / tp, head_dim * model["kv_heads"] / tp
+    ffn, vocabulary = model["ffn"] / tp, model["vocab_size"] / tp
     layer_weights = dim * (2 * query_width + 2 * kv_width + 3 * ffn)
     weights = model["layers"] * layer_weights + dim * vocabulary
     # The t-th of these iterations reads prompt + t positions: t = 1 to output - 1, on average output / 2.

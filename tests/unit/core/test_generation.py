@@ -114,11 +114,9 @@ def test_decode_bandwidth_is_what_a_device_reads() -> None:
     read = 2 * 7_504_658_432 + 131_072 * 8 * (32 + 64)
     assert found["decode_bandwidth"]["value"] == pytest.approx(read / found["tpot"]["value"] / 1e9, rel=1e-12)
     assert found["decode_bandwidth"]["scope"] == "device"
-    # Each of 4 devices has a quarter; of 16, two have the same key and value heads.
+    # Each of 4 devices has a quarter.
     quarter = metrics(section, tp=4)
     assert quarter["decode_bandwidth"]["value"] == pytest.approx(found["decode_bandwidth"]["value"] / 4, rel=1e-12)
-    sixteenth = metrics(section, tp=16)["decode_bandwidth"]["value"]
-    assert sixteenth > found["decode_bandwidth"]["value"] / 16
 
 
 def test_decode_bandwidth_is_compared_with_the_memory_of_the_same_run() -> None:
