@@ -45,6 +45,8 @@ _VOLUME = "NAME[:SUBPATH]"
 """How --help writes the value of an option that names a volume."""
 _LONGEST_NAME = 63
 """Most characters of a host name. That of a pod is the job's name with the number of the node."""
+_LONGEST_KEY = 317
+"""Most characters of the name of a resource or a label, 253 of them its domain. YAML's own limit is 1024 bytes."""
 _HASH_DIGITS = 8
 """Digits in a generated name that are computed from the run id, so that runs have different names."""
 _HOST_NAME_LABEL = "kubernetes.io/hostname"
@@ -349,7 +351,10 @@ class KubernetesRequest(JobRequest):
 
 
 def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """`KEY=VALUE` texts by key. Raises FlagbenchError (USAGE) for a text without '=', and for a key given twice."""
+    """`KEY=VALUE` texts by key.
+
+    Raises FlagbenchError (USAGE) for a text without '=', for a key given twice, and for one that is too long.
+    """
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -358,6 +363,8 @@ def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
             raise FlagbenchError(f"a value of {option} has no '='", remedy=f"write {option} KEY=VALUE")
         if key in pairs:
             raise FlagbenchError(f"{option} {key!r} is given twice", remedy="give it once")
+        if len(key) > _LONGEST_KEY:
+            raise FlagbenchError(f"a key of {option} has {len(key)} characters", remedy=f"use at most {_LONGEST_KEY}")
         pairs[key] = value
     return pairs
 
