@@ -207,9 +207,10 @@ def _serving_part(machine: Machine, catalog: Catalog, via: Via | None) -> Part:
     case = catalog.cases[SERVING]
     stack = next(iter(find_stacks(machine, catalog, case)), None)
     if stack is None or stack.device_kind == "cpu":
-        names = ", ".join(stack.name for stack in catalog.stacks.values() if case.name in stack.runs)
+        stacks = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
+        names = ", ".join(stack.name for stack in stacks if stack.device_kind != "cpu")
         raise FlagbenchError(
-            f"--serving: no stack of {case.name} is for the devices of this machine; there are {names}",
+            f"--serving runs {case.name} on {names}, and this machine has no devices of that",
             remedy="leave --serving out",
         )
     options = LocalOptions(gpus=SERVING_GPUS, roofs=True, set_=SERVING_SETTINGS)
