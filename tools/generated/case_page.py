@@ -108,7 +108,8 @@ def _metrics(case: Case) -> Iterator[str]:
     yield "## Metrics\n"
     gates = f"`{case.gate}`"
     if case.further_gates:
-        gates += ", else of the first in the claim of " + ", ".join(f"`{name}`" for name in case.further_gates)
+        others = ", ".join(f"`{name}`" for name in case.further_gates)
+        gates += f"; of a claim without it, that of the first that it has of {others}"
     yield f"The verdict is that of {gates}. See [what each means](README.md#metrics).\n"
     groups: dict[tuple[str, ...], list[str]] = {}
     for metric in case.metrics:
