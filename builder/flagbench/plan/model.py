@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flagbench.manifests.stack import Stack
+from flagbench_core.evidence.generation import BYTES
 from flagbench_core.flops import padded_vocabulary
-
-BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4}
-"""Bytes of a weight or an activation, by precision."""
 
 
 class ParallelLayout(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from flagbench_core.evidence.columns import EvidenceError
 
 BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
-"""The bytes of a weight, and of a number in the cache, by precision."""
+"""The bytes of a weight, an activation, or a number in the cache, by precision."""
 
 
 class Generation(NamedTuple):
