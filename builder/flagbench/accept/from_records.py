@@ -15,6 +15,7 @@ import msgspec
 
 from flagbench.accept.document import Facts
 from flagbench.accept.limits import limits_of
+from flagbench.accept.plan import SERVING, SERVING_GPUS
 from flagbench.accept.run import Accepted, add_history
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
@@ -113,9 +114,9 @@ def _newest_records(store: Store, host: str, catalog: Catalog) -> list[ReadRecor
 
 
 def _choose_acceptance(newest: Sequence[ReadRecord], catalog: Catalog) -> dict[str, ReadRecord]:
-    """Choose the records of one acceptance, by case: of the stack and the number of devices of the newest roofs.
+    """Choose the records of one acceptance, by case: those that belong to the newest roofs.
 
-    Without roofs, those of the newest record. `newest` is what `_newest_records` returns, one record or more.
+    Without roofs, to the newest record. `newest` is what `_newest_records` returns, one record or more.
     """
     basis = newest[0].record
     for read in newest:
@@ -124,10 +125,17 @@ def _choose_acceptance(newest: Sequence[ReadRecord], catalog: Catalog) -> dict[s
             break
     by_case: dict[str, ReadRecord] = {}
     for read in newest:
-        record = read.record
-        if record.stack == basis.stack and record.system.devices_per_node == basis.system.devices_per_node:
-            by_case.setdefault(record.case, read)
+        if _belongs_to(basis, read.record):
+            by_case.setdefault(read.record.case, read)
     return by_case
+
+
+def _belongs_to(basis: Record, record: Record) -> bool:
+    """Whether a record can be of one acceptance with `basis`: of its stack and devices, or of `--serving`."""
+    devices = record.system.devices_per_node
+    if record.case == SERVING:  # on one device and a stack of its own
+        return devices == SERVING_GPUS
+    return record.stack == basis.stack and devices == basis.system.devices_per_node
 
 
 def latest_credible_time() -> str:
@@ -173,8 +181,16 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, A
     machine = _machine_facts(in_order, gpus - missing)
     device_names = [device["name"] for device in machine["devices"]]
     limits = limits_of(catalog, device_names, processor=stack.device_kind == "cpu")
+    serving = [record for record in in_order if record.case == SERVING]
+    of_all_devices = [record for record in in_order if record not in serving]
     facts = {
-        "asked": {"minutes": _ASKED_MINUTES, "gpus": gpus, "case": None, "price_per_hour": None},
+        "asked": {
+            "minutes": _ASKED_MINUTES,
+            "gpus": gpus,
+            "case": None,
+            "price_per_hour": None,
+            "serving": bool(serving),
+        },
         "gpus": gpus,
         "stack": stack.name,
         "device_kind": stack.device_kind,
@@ -184,7 +200,7 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, A
         "ending": "done",
         "parts": [_part_facts(record) for record in in_order],
         "limits": [msgspec.to_builtins(limit) for limit in limits],
-        "health": _health_facts(in_order),
+        "health": _health_facts(of_all_devices or serving),
         "off_node": True,
     }
     try:

@@ -184,7 +184,7 @@ def use_two_devices(raw: Raw) -> None:
 
 @pytest.mark.usefixtures("h100")
 def test_with_serving_on_one_device_and_a_stack_of_its_own(
-    accept: Callable[[str], Raw], runs: RecordedRuns, tmp_path: Path
+    accept: Callable[[str], Raw], runs: RecordedRuns, store: Store, tmp_path: Path
 ) -> None:
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.write_text(ONE_H100.replace('GPU-0";;', 'GPU-0"; echo "NVIDIA H100 80GB HBM3, 81559 MiB, GPU-1";;', 1))
@@ -194,6 +194,9 @@ def test_with_serving_on_one_device_and_a_stack_of_its_own(
     assert certificate["software"]["python"] == "3.12.3"  # that of the roofs
     (serving,) = certificate["efficiency"]
     assert serving["price_per_million"] is None  # the price is that of both devices
+    off_node = accept(f"--from {store.url} --host {HOST}")
+    assert [part["case"] for part in off_node["facts"]["parts"]] == ["roofs", CASE]
+    assert off_node["facts"]["gpus"] == 2
 
 
 def test_off_the_node(accept: Callable[[str], Raw], flagbench: Flagbench, store: Store, tmp_path: Path) -> None:
