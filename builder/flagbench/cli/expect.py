@@ -32,7 +32,8 @@ def command(
     """Show what has been published of a case or model for a device, and what comes closest.
 
     The rows are flagbench's claims, which a case runs as published, and rows that are only cited. Of a model, the
-    nearest row of each task comes first, of another device where this one has none.
+    nearest row of each task comes first, of another device where this one has none, and then that of each further
+    project on this device.
 
     --json prints {"asked", "model", "task", "device", "wanted", "rows": [ROW], "nearest": [ROW], "cases"}. A ROW has
     id, case (of a claim), source, model, task, device, device_id, may_be (ids of devices, where it is not said

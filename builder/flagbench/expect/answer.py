@@ -103,7 +103,7 @@ class Answer:
 
     @property
     def listed(self) -> list[PublishedRow]:
-        """The rows in the order of the table with --wide: of a model, the nearest row of each task comes first."""
+        """The rows in the order of the table with --wide: of a model, the nearest by task and project are first."""
         rows = [*self.of_this_device, *self.others, *self.of_other_tasks]
         if self.task is not None:
             return rows
@@ -121,7 +121,13 @@ class Answer:
         return rows[:_BRIEF_ROWS]
 
     def _with_nearest_first(self, rows: Sequence[PublishedRow]) -> list[PublishedRow]:
+        """Move to the front the nearest row of each task, then that of each further project on this device."""
         nearest = list(self.nearest_by_task.values())
+        projects = {row.source.project for row in nearest}
+        for row in self.of_this_device:
+            if row.source.project not in projects:
+                projects.add(row.source.project)
+                nearest.append(row)
         return [*nearest, *(row for row in rows if row not in nearest)]
 
     def page(self, *, wide: bool) -> list[Block]:
