@@ -31,7 +31,7 @@ class Excuses:
     differences: Mapping[str, str]
     """How its software or hardware differs from that of most nodes, by its name; it does not count for the middle."""
 
-    def of(self, host: str) -> str:
+    def find_excuse(self, host: str) -> str:
         """Return the excuse of a node; empty if it has none."""
         return self.disturbances.get(host) or self.differences.get(host, "")
 
@@ -125,7 +125,7 @@ def _compare(
             values.setdefault(host, []).append(ComparedValue(number.metric, value.kind, share, spreads, value.rank))
     findings: list[Finding] = []
     for host, of_host in values.items():
-        findings += _speed_findings(host, of_host, compared, excuses.of(host))
+        findings += _speed_findings(host, of_host, compared, excuses.find_excuse(host))
     if source is not Source.PEERS:
         values = {}
     return Comparison(tuple(compared.values()), tuple(findings), values)
