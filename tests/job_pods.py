@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.lookup import resolve_image
 from flagbench.runs.launchers.job_request import JobOptions
 from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest
@@ -56,7 +56,7 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 @cache
 def _catalog():
-    return load_catalog(claims=False)
+    return load_catalog_without_claims()
 
 
 def request_of(of="distilbert:cpu", /, **options):

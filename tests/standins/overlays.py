@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from flagbench.images.lockfile import canonical, lock_path, read_lock, requirements_file, write_lock
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.stack import Stack
 from flagbench_core.exit_codes import ExitCode
 
@@ -144,7 +144,7 @@ def lock_overlays() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         manifests, images = make_catalog(Path(scratch)), Path(scratch, "images")
         flagbench(manifests, "lock", *(PREFIX + stack for stack in stacks), allowed=(0, ExitCode.ENGINE))
-        catalog = load_catalog(manifests, claims=False)
+        catalog = load_catalog_without_claims(manifests)
         LOCKS.mkdir(exist_ok=True)
         for stack in stacks:
             real = read_lock(catalog.stacks[stack], images)
@@ -157,7 +157,7 @@ def lock_overlays() -> None:
 def fill_wheelhouse(folder: Path) -> None:
     """Fetch the packages of `cpu` and of every overlay, as docs/build-images.md says; existing files are kept."""
     with tempfile.TemporaryDirectory() as scratch:
-        catalog = load_catalog(make_catalog(Path(scratch)), claims=False)
+        catalog = load_catalog_without_claims(make_catalog(Path(scratch)))
         requirements = Path(scratch, "requirements.txt")
         for name in ("cpu", *(PREFIX + stack for stack in CHANGES)):
             stack = catalog.stacks[name]

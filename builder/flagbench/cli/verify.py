@@ -19,8 +19,9 @@ from flagbench.console.output import check_output, echo_json, write_output
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import verify_nearest
 from flagbench.history.priors import named_priors
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog, load_catalog_without_claims
 from flagbench.manifests.lookup import catalog_get
+from flagbench.manifests.model import Catalog
 from flagbench.price import check_price, price_here
 from flagbench.records.model import Record
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, load_runs, require_one_stdin
@@ -142,7 +143,7 @@ def command(
 
 def _explain_runs(records: list[Record], result: VerifyResult, baseline: Runs | None) -> Explanation:
     """Explain why the runs of a verdict are slow."""
-    catalog = load_catalog(claims="roofs")
+    catalog = load_catalog(claims_of="roofs")
     case = catalog_get(catalog.cases, records[0].case, kind="case")
     baseline_records: Sequence[Record] = ()
     if baseline is not None:
@@ -169,16 +170,16 @@ def _check_options(claim: str | None, baseline: list[str], within: float) -> Non
         )
 
 
-def _claims_to_read(case: str, claim: str | None, baseline: Runs | None) -> bool | str:
-    """The `claims` argument of `load_catalog`: none, those of a case, or all. Reading fewer of them saves time.
+def _load_needed_manifests(case: str, claim: str | None, baseline: Runs | None) -> Catalog:
+    """The catalog with the claims that a verdict may need: reading fewer of them saves time.
 
     All are read if the claim is not one of the case, since the error then suggests similar names.
     """
     if baseline is not None:
-        return False
+        return load_catalog_without_claims()
     if claim is None or claim.startswith(f"{case}/"):
-        return case
-    return True
+        return load_catalog(claims_of=case)
+    return load_catalog()
 
 
 def _case_name(records: list[Record], runs: Runs) -> str:
@@ -194,7 +195,7 @@ def _judge(records: list[Record], runs: Runs, claim: str | None, baseline: Runs 
     `records` is empty if no run of a series left a record that can be compared.
     """
     case_name = _case_name(records, runs)
-    catalog = load_catalog(claims=_claims_to_read(case_name, claim, baseline))
+    catalog = _load_needed_manifests(case_name, claim, baseline)
     case = catalog_get(catalog.cases, case_name, kind="case")
     if baseline is not None and baseline.problems:
         raise FlagbenchError(

@@ -60,45 +60,42 @@ def manifests_root(root: Path | None = None) -> Path:
     return folder.resolve()
 
 
-def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Catalog:
+def load_catalog(root: Path | None = None, *, claims_of: str | None = None) -> Catalog:
     """Load the manifests in `root`, else in FLAGBENCH_MANIFESTS, else flagbench's own.
 
     Args:
-        claims: whether to read the claims too, which are two thirds of all manifests and grow with what is published;
-            or the name of a case, to read only its claims.
+        claims_of: the name of a case, to read only its claims, which is faster; None: read those of all cases.
 
     Raises ManifestError with every problem of every file, each with its line, and FlagbenchError if there are no
     manifests at all.
     """
     folder = manifests_root(root)
-    cases = _read_folder(folder, "cases", CaseManifest)
-    devices = _read_folder(folder, "devices", DeviceModel)
-    stacks = _read_folder(folder, "stacks", StackManifest)
-    published: list[Document] = []
-    if isinstance(claims, str):
-        published = _read_folder(folder, "claims", ClaimsManifest, claims)
-    elif claims:
-        published = _read_folder(folder, "claims", ClaimsManifest)
-    workloads = _read_folder(folder, CATALOGUE, CatalogueCases, "cases")
-    limits = _read_limits(folder)
-    check_manifests(cases, devices, stacks, published, workloads, limits)
-    problems: list[Problem] = []
-    for doc in (*cases, *devices, *stacks, *published, *workloads, limits):
-        problems += doc.problems
-    if problems:
-        raise ManifestError(problems)
-    return _build_catalog(
-        folder, cases, devices, stacks, published if claims else None, _workloads(workloads), limits.data
-    )
+    return _load(folder, _read_folder(folder, "claims", ClaimsManifest, claims_of))
 
 
-def load_catalog_without_claims() -> Catalog:
+def load_catalog_without_claims(root: Path | None = None) -> Catalog:
     """Load the cases, devices and stacks only, for commands that compare nothing with published rows.
 
     The claims are two thirds of all manifests: without them, such a command starts faster, and a mistake in a claim
     does not stop it. Raises as `load_catalog` does.
     """
-    return load_catalog(claims=False)
+    return _load(manifests_root(root), None)
+
+
+def _load(folder: Path, published: Sequence[Document] | None) -> Catalog:
+    """Load the manifests of a folder. `published`: the documents of its claims; None: the catalog gets no claims."""
+    cases = _read_folder(folder, "cases", CaseManifest)
+    devices = _read_folder(folder, "devices", DeviceModel)
+    stacks = _read_folder(folder, "stacks", StackManifest)
+    workloads = _read_folder(folder, CATALOGUE, CatalogueCases, "cases")
+    limits = _read_limits(folder)
+    check_manifests(cases, devices, stacks, published or (), workloads, limits)
+    problems: list[Problem] = []
+    for doc in (*cases, *devices, *stacks, *(published or ()), *workloads, limits):
+        problems += doc.problems
+    if problems:
+        raise ManifestError(problems)
+    return _build_catalog(folder, cases, devices, stacks, published, _workloads(workloads), limits.data)
 
 
 def _workloads(documents: Sequence[Document]) -> Raw:

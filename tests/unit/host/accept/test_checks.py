@@ -23,7 +23,7 @@ from flagbench.accept.checks.speed import JudgedRun, is_tuned, mamf_rows, speed_
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
 from flagbench.manifests.limits import SoundDevices
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.records.model import Lap, Metric, Record
 from flagbench.records.read import read_record
 from flagbench.verdict.interval import STANDARD
@@ -55,7 +55,7 @@ def test_devices_of_two_models_have_the_limits_of_any() -> None:
 
 def test_manifests_without_limits_have_those_of_flagbench(tmp_path: Path) -> None:
     shutil.copytree(CATALOG.root, tmp_path / "manifests", ignore=shutil.ignore_patterns("limits.yaml"))
-    assert load_catalog(tmp_path / "manifests", claims=False).limits == CATALOG.limits
+    assert load_catalog_without_claims(tmp_path / "manifests").limits == CATALOG.limits
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 from flagbench.errors import FlagbenchError
 from flagbench.images.docker import ImageInfo
 from flagbench.images.push import require_redistributable
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog_without_claims
 from flagbench.manifests.stack import Redistribution
 from flagbench_core.exit_codes import ExitCode
 
-STACK = load_catalog(claims=False).stacks["cpu"]
+STACK = load_catalog_without_claims().stacks["cpu"]
 
 
 def on(base: str) -> ImageInfo:

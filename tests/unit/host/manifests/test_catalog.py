@@ -10,7 +10,7 @@ import pytest
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.device import DeviceModel
-from flagbench.manifests.load import load_catalog
+from flagbench.manifests.load import load_catalog, load_catalog_without_claims
 from flagbench.manifests.lookup import (
     UnknownNameError,
     get_stack,
@@ -39,7 +39,7 @@ def test_shipped_manifests_load() -> None:
 
 
 def test_claims_that_were_not_read_are_not_taken_for_none() -> None:
-    catalog = load_catalog(claims=False)
+    catalog = load_catalog_without_claims()
     assert catalog.cases
     for ask in (lambda: len(catalog.claims), lambda: list(catalog.claims), lambda: catalog.claims["glm/x"]):
         with pytest.raises(RuntimeError):
@@ -78,14 +78,14 @@ def test_images_resolve_by_name_and_alias() -> None:
     ],
 )
 def test_a_device_names_its_stack(name: str, stack: str, devices: list[str]) -> None:
-    found = get_stack(name, load_catalog(claims=False))
+    found = get_stack(name, load_catalog_without_claims())
     assert (found.name, found.selector) == (stack, name)
     assert [device.id for device in found.accelerators] == devices
 
 
 @pytest.mark.parametrize("name", ["a100", "a100-cuda11.8", "hopper-cuda13", "c500", "cpu"])
 def test_all_devices_of_a_stack(name: str) -> None:
-    catalog = load_catalog(claims=False)
+    catalog = load_catalog_without_claims()
     found = get_stack(name, catalog)
     assert found is catalog.stacks[found.selector]
 
@@ -99,14 +99,14 @@ def test_all_devices_of_a_stack(name: str) -> None:
     ],
 )
 def test_a_device_names_a_stack_that_runs_the_case(image: str, stack: str, devices: list[str]) -> None:
-    _, found = resolve_image(image, load_catalog(claims=False))
+    _, found = resolve_image(image, load_catalog_without_claims())
     assert found.name == stack
     assert [device.id for device in found.accelerators] == devices
 
 
 def test_a_case_may_run_natively_alone() -> None:
     """cpu leaves out vllm: the remedy has the lock from which a native run's folder is installed."""
-    case, stack = resolve_image("serve-llama3.1-8b:cpu", load_catalog(claims=False))
+    case, stack = resolve_image("serve-llama3.1-8b:cpu", load_catalog_without_claims())
     with pytest.raises(UnknownNameError) as caught:
         require_image(case, stack)
     assert stack.build.left_out["vllm"] in caught.value.message
@@ -116,7 +116,7 @@ def test_a_case_may_run_natively_alone() -> None:
 
 
 def test_a_native_run_on_a_device_has_the_release_of_its_image() -> None:
-    case, stack = resolve_image("serve-llama3.1-8b:vllm-cuda13", load_catalog(claims=False))
+    case, stack = resolve_image("serve-llama3.1-8b:vllm-cuda13", load_catalog_without_claims())
     assert "`pip install vllm==0.31.0`" in (
         native_remedy("serve-llama3.1-8b:vllm-cuda13", case.imports[0], stack) or ""
     )
@@ -171,7 +171,7 @@ def test_an_image_reads_what_its_stack_lists_of_devices() -> None:
     assert not {"datasheet", "vendor", "not_published"} & {*read["accelerators"][0]}
 
 
-@pytest.mark.parametrize("device", load_catalog(claims=False).devices.values(), ids=lambda device: device.id)
+@pytest.mark.parametrize("device", load_catalog_without_claims().devices.values(), ids=lambda device: device.id)
 def test_peaks_of_a_device_fit_each_other(device: DeviceModel) -> None:
     """Half the bits, at least the speed, and at most four times it; 16-bit formats are equally fast."""
     peaks = device.flops
