@@ -11,7 +11,6 @@ from flagbench.console.page import Block, Lines, Table, render
 from flagbench.report.verdict_page import (
     STYLES,
     estimate_text,
-    is_in_headline,
     ratio_text,
     setting_text,
     verdict_sentence,
@@ -73,7 +72,7 @@ def _speed_blocks(comparison: Comparison, speed: VerifyResult | None) -> list[Bl
         return [Lines(("A and B are one record",), "bold")]
     headline = verdict_sentence(speed, runs="B", are="is", baseline="the baseline A")
     blocks: list[Block] = [Lines((headline,), STYLES[speed.style])]
-    if not is_in_headline(speed):
+    if not speed.only_conditions_differ:  # the headline names the conditions
         blocks.append(Lines((speed.reason,)))
     return blocks
 

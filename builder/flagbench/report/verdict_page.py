@@ -21,7 +21,7 @@ from flagbench.price import price_here
 from flagbench.records.model import Metric, Record, SlowestDevice
 from flagbench.verdict import Agreement, Verdict, VerifyResult
 from flagbench.verdict.compare import ABSENT
-from flagbench.verdict.conditions import DEVICE_MODEL, describe, shown
+from flagbench.verdict.conditions import DEVICE_MODEL, shown
 from flagbench.verdict.early_end import EndedAs
 from flagbench.verdict.efficiency import compute_efficiency
 from flagbench.verdict.interval import collect_metric, compute_session_share, estimate
@@ -41,8 +41,6 @@ from flagbench_core.evidence.section import MEASURE, kind_of
 
 NOTHING = "-"
 """The text of a cell without a value."""
-_CLAUSES = "; "
-"""What separates the clauses in the reason of a verdict."""
 STYLES = {
     "REPRODUCED": "bold green",
     "ABOVE": "bold green",
@@ -147,7 +145,7 @@ def _blocks_with_verdict(
     records: Sequence[Record], result: VerifyResult, *, wide: bool, with_other_metrics: bool
 ) -> list[Block]:
     blocks: list[Block] = [Lines((headline(result),), STYLES[result.style])]
-    if not is_in_headline(result):
+    if not result.only_conditions_differ:  # the headline names the conditions
         blocks.append(Lines((result.reason, *_remedies(records))))
     if wide or result.verdict is not Verdict.INVALID:
         blocks += _compared_tables(result)
@@ -183,8 +181,8 @@ def _compared_tables(result: VerifyResult) -> tuple[Table, Table]:
     """Return the tables of the metrics and of the conditions that differ, the one that decides the verdict first."""
     metrics = _metric_table(result)
     if result.verdict is Verdict.NOT_COMPARABLE:
-        return _differing_table(result, _forbidding_conditions(result)), metrics
-    return metrics, _differing_table(result, ())
+        return _differing_table(result), metrics
+    return metrics, _differing_table(result)
 
 
 def anomaly_lines(anomalies: Sequence[Anomaly]) -> tuple[str, ...]:
@@ -215,35 +213,9 @@ def _counted(count: int, singular: str, plural: str) -> str:
     return f"{count} {plural}"
 
 
-def _forbidding_conditions(result: VerifyResult) -> list[str]:
-    """Return the names of the conditions whose difference forbids the comparison; empty if it is not forbidden.
-
-    A result does not list them: it has all differing conditions, and the forbidding ones are those that its reason
-    describes. The reason is made of clauses, and `verdict.conditions.describe` writes the clause of a condition. So
-    the clause of each differing condition is made again here, and looked up in the reason.
-    """
-    names_by_clause = {}
-    for condition in result.differing:
-        clause = describe(condition, side=result.against.side)
-        names_by_clause[clause] = condition.name
-    forbidding = []
-    for clause in result.reason.split(_CLAUSES):
-        if clause in names_by_clause:
-            forbidding.append(names_by_clause[clause])
-    return forbidding
-
-
-def is_in_headline(result: VerifyResult) -> bool:
-    """Return whether the reason of a verdict is only that conditions differ, which the headline says already."""
-    clauses = result.reason.split(_CLAUSES)
-    return len(_forbidding_conditions(result)) == len(clauses)
-
-
-def _differing_table(result: VerifyResult, deciding: Sequence[str]) -> Table:
-    """Return a table of the conditions that differ.
-
-    Those in `deciding`, which forbid the comparison, are marked and stand first.
-    """
+def _differing_table(result: VerifyResult) -> Table:
+    """Return a table of the conditions that differ. Those that forbid the comparison are marked and stand first."""
+    deciding = [condition.name for condition in result.forbidding]
     expected_column = "published"
     if result.against.kind == "baseline":
         expected_column = "baseline"
@@ -306,9 +278,8 @@ def verdict_sentence(result: VerifyResult, runs: str, are: str, baseline: str) -
     if result.qualifiers:
         outcome += f" ({', '.join(result.qualifiers)})"
     sentence = _SENTENCES[result.verdict].format(runs=runs, are=are, baseline=baseline)
-    forbidding = _forbidding_conditions(result)
-    if result.verdict is Verdict.NOT_COMPARABLE and forbidding:
-        sentence += f": {_names_that_differ(forbidding)}"
+    if result.forbidding:
+        sentence += f": {_names_that_differ([condition.name for condition in result.forbidding])}"
     return f"{outcome}: {sentence}"
 
 
@@ -419,7 +390,7 @@ def _next_steps(records: Sequence[Record], result: VerifyResult) -> list[str]:
         return [f"each metric has a row of its own: `flagbench expect {records[0].case}`, then --claim ROW"]
     if result.verdict is not Verdict.NOT_COMPARABLE or against.kind != "claim":
         return []
-    if DEVICE_MODEL not in _forbidding_conditions(result):
+    if all(condition.name != DEVICE_MODEL for condition in result.forbidding):
         return []
     expect = f"`flagbench expect {records[0].case}` shows what is published for a device"
     return [f"no published row fits: {expect}; --baseline RECORD compares with a run of yours"]

@@ -169,6 +169,11 @@ def describe(result: ConditionResult, *, side: str = "published") -> str:
     return f"{result.name} is {shown(result.here)} here, {shown(result.expected)} {side}"
 
 
+def describe_all(results: Iterable[ConditionResult], *, side: str = "published") -> str:
+    """Return both values of each condition, as the reason of a metric that cannot be compared states them."""
+    return "; ".join(describe(result, side=side) for result in results)
+
+
 def shown(condition: Scalar | None) -> str:
     """Return a condition's value as a person reads it; booleans are spelled as in the manifests."""
     if condition is None:

@@ -8,7 +8,7 @@ that go into them. Metrics are compared only if the conditions that they depend 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -141,8 +141,9 @@ def compare_metric(
         expected=expected.estimate,
         reason=_explain_absence(records, name),
     )
+    forbidding = _find_forbidding(case, against, conditions, spec, name)
     if not measured.metrics:
-        return Compared(spec=spec, result=result, runs=())
+        return Compared(spec=spec, result=result, runs=(), forbidding=forbidding)
     session = compute_session_share(records, spec)
     mean = estimate(measured.metrics, terms.prior(name), session=session)
     compared = Compared(
@@ -151,8 +152,9 @@ def compare_metric(
         runs=tuple(measured.metrics),
         session=session,
         baseline=tuple(collect_metric(expected.records, name)),
+        forbidding=forbidding,
     )
-    problems = list(differing_conditions(case, against, conditions, spec, name))
+    problems = [describe(condition, side=against.side) for condition in forbidding]
     unit_problem = _explain_other_unit(measured.metrics, expected, against)
     if unit_problem is not None:
         return _with_ratio(compared, [*problems, unit_problem])
@@ -247,15 +249,17 @@ def _explain_absence(records: Sequence[Record], name: str) -> str:
     return f"{name} was not measured"
 
 
-def differing_conditions(
+def _find_forbidding(
     case: Case, against: Against, conditions: Sequence[ConditionResult], spec: MetricSpec, name: str
-) -> Iterable[str]:
-    """Yield the conditions that forbid to compare a metric, each as text; software only qualifies a verdict."""
+) -> tuple[ConditionResult, ...]:
+    """Return the conditions that forbid to compare a metric; software only qualifies a verdict."""
     needed = depends_on(case, spec, name)
+    forbidding = []
     for condition in conditions:
         depends = against.kind == "baseline" or condition.name in needed
         if depends and condition.forbids and condition.name not in case.software_conditions:
-            yield describe(condition, side=against.side)
+            forbidding.append(condition)
+    return tuple(forbidding)
 
 
 def explain_partial_batches(records: Sequence[Record], name: str) -> str | None:

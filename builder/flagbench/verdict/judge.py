@@ -15,12 +15,11 @@ from flagbench.console.terminal import brief
 from flagbench.manifests.rows import Anomaly
 from flagbench.records.model import Metric
 from flagbench.verdict.claim_limits import HIGH, LOW, classify, is_speed
-from flagbench.verdict.conditions import gate_spec
+from flagbench.verdict.conditions import ConditionResult, describe_all
 from flagbench.verdict.early_end import EarlyEnd, find_early_end
 from flagbench.verdict.interval import (
     Terms,
     compute_half_widths,
-    differing_conditions,
     find_without_interval,
     list_candidates,
     list_values,
@@ -64,6 +63,8 @@ class _Judgement(NamedTuple):
     """The findings that led to the verdict."""
     ended: EarlyEnd | None = None
     """For INVALID, how the run ended early; None if it ended by itself."""
+    forbidding: tuple[ConditionResult, ...] = ()
+    """The conditions whose difference forbids to compare the gate."""
 
 
 class _JudgedMetric(NamedTuple):
@@ -92,6 +93,9 @@ def judge(verification: Verification, findings: Findings, terms: Terms) -> Verif
         qualifiers = findings.qualifiers
     if judgement.verdict is not Verdict.INVALID:
         judgement = _require_evidence(judgement, verification)
+    forbidding: tuple[ConditionResult, ...] = ()
+    if judgement.verdict is Verdict.NOT_COMPARABLE:
+        forbidding = judgement.forbidding
     return VerifyResult(
         verdict=judgement.verdict,
         qualifiers=tuple(finding.message for finding in qualifiers),
@@ -105,6 +109,7 @@ def judge(verification: Verification, findings: Findings, terms: Terms) -> Verif
         not_compared=_list_not_compared(verification.subjects),
         findings=(*judgement.findings, *qualifiers),
         ended=judgement.ended,
+        forbidding=forbidding,
     )
 
 
@@ -137,25 +142,23 @@ def _judge_metrics(verification: Verification, findings: Findings, terms: Terms)
     """Judge each metric, and return the verdict of the gate metric; NOT_COMPARABLE if the other side has no gate."""
     metrics = []
     gate: _JudgedMetric | None = None
+    forbidding: tuple[ConditionResult, ...] = ()
     for compared in verification.metrics:
         judged = _judge_metric(compared, verification, findings, terms)
         metrics.append(judged.result)
         if gate is None and judged.result.name == verification.case.gate:
             gate = judged
+            forbidding = compared.forbidding
     if gate is None:
         reason = _explain_missing_gate(verification, metrics)
         return _Judgement(Verdict.NOT_COMPARABLE, reason, tuple(metrics))
     if gate.result.verdict is not None:
-        return _Judgement(gate.result.verdict, gate.result.reason, tuple(metrics), gate.doubts)
+        return _Judgement(gate.result.verdict, gate.result.reason, tuple(metrics), gate.doubts, forbidding=forbidding)
     # Not every record has the gate metric, or this version cannot compute it.
-    spec = gate_spec(verification.case)
-    against = verification.against
-    conditions = verification.conditions
-    differing = list(differing_conditions(verification.case, against, conditions, spec, gate.result.held_by))
-    verdict = Verdict.INCONCLUSIVE
-    if differing:
-        verdict = Verdict.NOT_COMPARABLE
-    return _Judgement(verdict, "; ".join([gate.result.reason, *differing]), tuple(metrics), gate.doubts)
+    if not forbidding:
+        return _Judgement(Verdict.INCONCLUSIVE, gate.result.reason, tuple(metrics), gate.doubts)
+    reason = f"{gate.result.reason}; {describe_all(forbidding, side=verification.against.side)}"
+    return _Judgement(Verdict.NOT_COMPARABLE, reason, tuple(metrics), gate.doubts, forbidding=forbidding)
 
 
 def _require_evidence(judgement: _Judgement, verification: Verification) -> _Judgement:

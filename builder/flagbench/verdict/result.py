@@ -15,7 +15,7 @@ from flagbench.manifests.model import Case, MetricSpec
 from flagbench.manifests.rows import Anomaly, Claim
 from flagbench.records.model import Metric, SlowestDevice
 from flagbench.records.runs_and_series import SeriesSummary
-from flagbench.verdict.conditions import ConditionResult
+from flagbench.verdict.conditions import ConditionResult, describe_all
 from flagbench.verdict.early_end import EarlyEnd
 from flagbench.verdict.stats.faster_or_slower import SessionRuns
 from flagbench.verdict.subject import Subject
@@ -207,6 +207,8 @@ class Compared(Struct, frozen=True, kw_only=True):
     """The metric of each run of a baseline."""
     sides: tuple[SessionRuns, ...] = ()
     """The rates of the runs and of the baseline's runs, by session; empty if there is no baseline to compare with."""
+    forbidding: tuple[ConditionResult, ...] = ()
+    """The conditions whose difference forbids to compare the metric."""
 
 
 class Verification(Struct, frozen=True, kw_only=True):
@@ -287,6 +289,13 @@ class VerifyResult(Struct, frozen=True):
     """For REFERENCE, the rows whose stated conditions do not contradict the runs, the nearest first; else empty."""
     ended: EarlyEnd | None = None
     """For INVALID, how the run ended early; None if it ended by itself."""
+    forbidding: tuple[ConditionResult, ...] = ()
+    """For NOT_COMPARABLE, the conditions whose difference forbids to compare the gate."""
+
+    @property
+    def only_conditions_differ(self) -> bool:
+        """Whether `forbidding` is all that the reason states."""
+        return bool(self.forbidding) and self.reason == describe_all(self.forbidding, side=self.against.side)
 
     @property
     def outcome(self) -> str:
@@ -315,6 +324,7 @@ class VerifyResult(Struct, frozen=True):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document that `flagbench verify --json` prints."""
         document = {"schema": "verdict/v1", "exit_code": self.verdict.exit_code, **to_builtins(self)}
+        del document["forbidding"]
         if not self.cited:
             del document["cited"]
         if self.ended is None:

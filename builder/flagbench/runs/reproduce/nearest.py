@@ -15,7 +15,7 @@ from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import catalog_get
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import Claim
-from flagbench.verdict.conditions import DEVICE_MODEL, ConditionResult, compare_conditions, describe
+from flagbench.verdict.conditions import DEVICE_MODEL, ConditionResult, compare_conditions, describe_all
 
 SHOWN = 3
 """The number of rows that are named."""
@@ -42,7 +42,7 @@ def nearest_lines(case: str, machine: Machine, catalog: Catalog, most: int = SHO
     claims = [claim for claim in catalog.claims.values() if claim.case == case]
     lines = []
     for claim in nearest_claims(claims, conditions)[:most]:
-        differing = "; ".join(describe(condition) for condition in _find_differing(claim, conditions))
+        differing = describe_all(_find_differing(claim, conditions))
         lines.append(f"{claim.id}: {differing or 'nothing known to differ'}")
     return lines
 

@@ -43,7 +43,8 @@ def test_a_condition_of_p_core_that_differs_is_not_comparable(name: str) -> None
         result = held(record)
         assert result.verdict is Verdict.NOT_COMPARABLE
         assert result.reason.startswith(f"{name} is ")
-        assert [c.name for c in result.differing] == [name]
+        assert [c.name for c in result.differing] == [c.name for c in result.forbidding] == [name]
+        assert result.only_conditions_differ
 
 
 def test_a_required_condition_must_be_published() -> None:
