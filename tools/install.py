@@ -10,16 +10,13 @@ import re
 import shutil
 import subprocess
 import sys
-from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "images" / "rendered" / "cpu" / "requirements.txt"
 LOCK_PYTHON = (3, 11)
 """The Python that the lock of the cpu stack is made for."""
-PROBE_SECONDS = 4.0
+PROBE_SECONDS = 4
 """How long an index may take to answer."""
 
 
@@ -78,7 +75,7 @@ def torch_index(python: Path) -> list[str]:
     if not index or has_torch(python):
         return []
     say(f"asking whether {index} answers, which has torch for processors")
-    if answers(f"{index}/torch/"):
+    if has_versions_of_torch(python, index):
         return ["--extra-index-url", index]
     say(f"{index} does not answer, so torch comes from where pip is configured to look.")
     say("From PyPI that is torch with CUDA and its libraries: some 3 GB to download and 7 GB on disk, not 0.2 GB.")
@@ -93,15 +90,15 @@ def has_torch(python: Path) -> bool:
     return subprocess.run([python, "-I", "-c", question], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def answers(url: str) -> bool:
-    """Whether a server answers: pip would ask one that does not for every package, several times."""
-    try:
-        urlopen(url, timeout=PROBE_SECONDS).close()
-    except (HTTPError, HTTPException):  # pip may have credentials for it
-        return True
-    except OSError:
-        return False
-    return True
+def has_versions_of_torch(python: Path, index: str) -> bool:
+    """Whether an index answers pip, whose configuration may have a proxy, certificates and credentials for it.
+
+    pip would ask an index that does not answer for every package, several times.
+    """
+    alone = {"PIP_INDEX_URL": index, "PIP_EXTRA_INDEX_URL": index, "PIP_FIND_LINKS": os.devnull}
+    command = [str(python), "-m", "pip", "index", "versions", "torch", "--no-input", "--retries=0"]
+    command.append(f"--timeout={PROBE_SECONDS}")
+    return subprocess.run(command, env={**os.environ, **alone}, capture_output=True, check=False).returncode == 0
 
 
 def make_venv(venv: Path) -> None:

@@ -6,7 +6,9 @@ import os
 import socket
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -128,6 +130,32 @@ def test_an_index_that_does_not_answer_is_left_out(
     monkeypatch.setenv("TORCH_INDEX", address)
     assert install.torch_index(Path(sys.executable)) == []
     assert address in capsys.readouterr().out
+
+
+class ProxyOfTorch(BaseHTTPRequestHandler):
+    """A proxy behind which each index has one version of torch."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b'<a href="torch-2.0-py3-none-any.whl">torch-2.0-py3-none-any.whl</a>')
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.mark.usefixtures("direct")
+def test_an_index_is_reached_as_pip_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "has_torch", lambda python: False)
+    monkeypatch.setenv("TORCH_INDEX", "http://torch.invalid/cpu/")
+    monkeypatch.setenv("PIP_TRUSTED_HOST", "torch.invalid")
+    with ThreadingHTTPServer(("127.0.0.1", 0), ProxyOfTorch) as proxy:
+        Thread(target=proxy.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_PROXY", f"http://127.0.0.1:{proxy.server_port}")
+        options = install.torch_index(Path(sys.executable))
+        proxy.shutdown()
+    assert options == ["--extra-index-url", "http://torch.invalid/cpu"]
 
 
 def test_the_makefile_defines_every_variable_that_it_uses() -> None:
