@@ -294,4 +294,4 @@ def _uuids(ranks: Sequence[int], facts: Facts, records: Mapping[str, Record]) ->
         record = records.get(part.record_id or "")
         if record is not None:
             uuids |= uuid_by_rank(record)
-    return [uuids[rank] for rank in ranks if rank in uuids]
+    return [uuids[rank] for rank in ranks if uuids.get(rank)]  # a processor has none

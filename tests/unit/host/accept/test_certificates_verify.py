@@ -279,7 +279,8 @@ def test_off_the_node_of_an_accelerator(accept: Callable[[str], Raw], store: Sto
 def test_off_the_node_where_a_check_fails(accept: Callable[[str], Raw], runs: RecordedRuns, store: Store) -> None:
     runs.change = lambda raw: raw["results"][0].update(changed=[1])
     for certificate in (accept(CPU), accept(f"--from {store.url} --host {HOST}")):
-        assert (certificate["outcome"], certificate["action"]["ranks"]) == ("FAIL", [1])
+        action = certificate["action"]
+        assert (certificate["outcome"], action["ranks"], action["devices"]) == ("FAIL", [1], [])
 
 
 @pytest.mark.parametrize(
