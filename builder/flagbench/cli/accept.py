@@ -21,8 +21,7 @@ from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, plan_of
 from flagbench.accept.run import Accepted, run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
 from flagbench.console.output import (
-    check_new_file,
-    check_output,
+    check_outputs,
     echo_json,
     print_error,
     print_note,
@@ -141,11 +140,9 @@ class _Outputs(NamedTuple):
 def _outputs(out: Path | None, junit: Path | None, host: str) -> _Outputs:
     """The files to write, which can be written; `host` names the default. Raises FlagbenchError (usage)."""
     bundle = out or _default_bundle(host)
-    check_new_file(bundle)
-    page = bundle.with_name(bundle.name.removesuffix(".tar.gz") + ".html")
-    check_new_file(page, "the page of --out")
-    if junit is not None:
-        _check_junit(junit, bundle, page)
+    page = bundle.parent / (bundle.name.removesuffix(".tar.gz") + ".html")
+    outputs = {"--out": bundle, "the page of --out": page, "--junit": junit}
+    check_outputs(outputs, new=("--out", "the page of --out"))
     return _Outputs(bundle, page, junit)
 
 
@@ -228,14 +225,6 @@ def _default_bundle(host: str) -> Path:
             f"no file can be named after this host, {host!r}", remedy="name the certificate: --out FILE.tar.gz"
         )
     return Path(f"accept-{host}-{stamp}.tar.gz")
-
-
-def _check_junit(junit: Path, bundle: Path, page: Path) -> None:
-    """Raise FlagbenchError (USAGE) if `--junit` cannot be written, or is another file that this command writes."""
-    check_output(junit, "--junit")
-    for file, description in ((bundle, "the certificate"), (page, "the page of the certificate")):
-        if os.path.realpath(junit) == os.path.realpath(file):
-            raise FlagbenchError(f"--junit is {str(file)!r}, which is {description}", remedy="name another file")
 
 
 def _announce(plan: AcceptancePlan, minutes: float) -> None:

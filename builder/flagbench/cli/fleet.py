@@ -15,7 +15,7 @@ import typer
 from flagbench import complete
 from flagbench.accept.from_records import JUDGED_DAYS
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
-from flagbench.console.output import check_output, echo_json, print_note, print_page, write_output
+from flagbench.console.output import check_outputs, echo_json, print_note, print_page, write_output
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.fleet.hosts import read_hosts
@@ -86,9 +86,7 @@ def command(
     """
     if print_for is not None and json:
         raise FlagbenchError("--print and --json both say what is printed", remedy="give one of them")
-    for path, option in ((junit, "--junit"), (openmetrics, "--openmetrics")):
-        if path is not None:
-            check_output(path, option)
+    check_outputs({"--junit": junit, "--openmetrics": openmetrics})
     expected: tuple[str, ...] = ()
     if hosts is not None:
         expected = read_hosts(hosts, "--hosts")

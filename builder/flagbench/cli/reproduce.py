@@ -14,7 +14,7 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import StoreOption, WideOption
-from flagbench.console.output import check_new_file, print_error
+from flagbench.console.output import check_outputs, print_error
 from flagbench.errors import FlagbenchError
 from flagbench.machine.diagnosis import Diagnosis
 from flagbench.machine.look import look_at_machine
@@ -96,7 +96,7 @@ def command(
     plan = plan_of(claim, catalog, on, options)
     name = plan.name or secrets.token_hex(8)
     bundle = out or Path(f"{claim.id.replace('/', '-')}-{name}.tar.gz")
-    check_new_file(bundle)
+    check_outputs({"--out": bundle}, new=("--out",))
     docker_options = [word.partition("=")[0] for word in words(container)]
     chosen_via = choose_via(via, plan.request.stack, docker_options)
     target = target_of(plan.request, chosen_via, container)

@@ -15,7 +15,7 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
-from flagbench.console.output import check_output, echo_json, write_output
+from flagbench.console.output import check_outputs, echo_json, write_output
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import verify_nearest
 from flagbench.history.priors import named_priors
@@ -99,8 +99,7 @@ def command(
     the verdict is INVALID, and "ended": {"state", "exit_code"} says how it ended.
     """
     check_price()
-    if junit is not None:
-        check_output(junit, "--junit")
+    check_outputs({"--junit": junit})
     names = records or ["last"]
     baseline_names = baseline or []
     _check_options(claim, baseline_names, within)

@@ -7,14 +7,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flagbench.console.page import Block, render
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
-from flagbench.system.files import reason, require_replaceable, write_atomically
+from flagbench.system.files import expanded, reason, require_replaceable, write_atomically
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 from flagbench_core.scratch import scratch
@@ -103,32 +103,38 @@ def size_text(count: float) -> str:
     return f"{count / _KIB:.1f} GiB"
 
 
-def check_new_file(path: Path, option: str = "--out") -> None:
-    """Raise FlagbenchError (USAGE) unless a new file can be written to `path`: finding out later would cost a run."""
+def check_outputs(outputs: Mapping[str, Path | None], new: Collection[str] = ()) -> None:
+    """Raise FlagbenchError (USAGE) unless all files can be written: finding out later would cost a run.
+
+    Two options must not name one file, which would be overwritten.
+
+    Args:
+        outputs: the files by option; None: the option was not given.
+        new: the options whose files must not exist.
+    """
+    options: dict[str, str] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        _check_output(expanded(path), option, is_new=option in new)
+        file = os.path.realpath(expanded(path))
+        if file in options:
+            raise FlagbenchError(f"{options[file]} and {option} are both {file!r}", remedy="name two files")
+        options[file] = option
+
+
+def _check_output(path: Path, option: str, *, is_new: bool) -> None:
+    """Raise FlagbenchError (USAGE) unless the file that an option names can be written."""
     try:
         require_replaceable(path)
-        if os.path.lexists(path):
+        if is_new and os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, "it exists already")
         _check_folder(path)
     except (OSError, ValueError) as error:
-        raise _unusable_error(path, option, error, "name a new file") from error
-
-
-def check_output(path: Path, option: str) -> None:
-    """Raise FlagbenchError (USAGE) unless `write_output` can write to `path`: finding out later would cost a run."""
-    try:
-        require_replaceable(path)
-        _check_folder(path)
-    except (OSError, ValueError) as error:
-        raise _unusable_error(path, option, error, "name a file") from error
-
-
-def _unusable_error(path: Path, option: str, error: OSError | ValueError, remedy: str) -> FlagbenchError:
-    """The error for the user if the file that an option names cannot be written."""
-    cause = str(error)
-    if isinstance(error, OSError):
-        cause = reason(error)
-    return FlagbenchError(f"{option} {str(path)!r} cannot be used: {cause}", remedy=remedy)
+        cause = str(error)
+        if isinstance(error, OSError):
+            cause = reason(error)
+        raise FlagbenchError(f"{option} {str(path)!r} cannot be used: {cause}", remedy="name another file") from error
 
 
 def _check_folder(path: Path) -> None:
@@ -144,6 +150,7 @@ def _check_folder(path: Path) -> None:
 
 def write_output(path: Path, content: bytes) -> None:
     """Write a file that a command was asked for, and its folder. Raises FlagbenchError (NOT_STORED)."""
+    path = expanded(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)

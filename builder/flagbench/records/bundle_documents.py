@@ -24,7 +24,7 @@ from flagbench.records.bundle_archive import BundleError, pack, unpacked
 from flagbench.records.model import Record
 from flagbench.records.read import MAX_RECORD_BYTES, read_record
 from flagbench.system.checkout import commit
-from flagbench.system.files import reason
+from flagbench.system.files import expanded, reason
 from flagbench_core import __version__
 from flagbench_core.environment import secret_values, variables_for_bundle
 from flagbench_core.exit_codes import ExitCode
@@ -96,6 +96,7 @@ def write_bundle(target: Path, files: Mapping[str, bytes | Path]) -> str:
 
     Raises FlagbenchError (NOT_STORED) if it could not be written, or the file exists.
     """
+    target = expanded(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with scratch(str(target.parent), ".bundle-") as folder:

@@ -129,11 +129,14 @@ def test_without_a_list_a_node_is_missing_for_four_weeks(store: Store, flagbench
     assert names_of(document, "missing") == ["lost"]
 
 
-def test_commands_are_printed_alone(store: Store, flagbench: Flagbench, tmp_path: Path) -> None:
+def test_commands_are_printed_alone(
+    store: Store, flagbench: Flagbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put_fleet(store, BY_NAME["one bit differs"])
-    junit, openmetrics = tmp_path / "fleet.xml", tmp_path / "fleet.prom"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    junit, openmetrics = tmp_path / "new" / "fleet.xml", tmp_path / "fleet.prom"
 
-    ended = flagbench("fleet --print slurm", f"--junit={junit}", f"--openmetrics={openmetrics}")
+    ended = flagbench("fleet --print slurm", "--junit=~/new/fleet.xml", f"--openmetrics={openmetrics}")
 
     assert ended.code == ExitCode.BELOW
     assert [line.split(" reason=")[0] for line in ended.out.splitlines()] == [
@@ -261,8 +264,9 @@ def test_one_node_is_not_compared(store: Store, flagbench: Flagbench) -> None:
     assert ended.out.startswith("1 node: nothing to do")
 
 
-def test_print_and_json_exclude_each_other(store: Store, flagbench: Flagbench) -> None:
-    assert flagbench("fleet --json --print kubectl").code == ExitCode.USAGE
+@pytest.mark.parametrize("options", ["--json --print kubectl", "--junit=nodes --openmetrics=./nodes"])
+def test_options_that_contradict_each_other(store: Store, flagbench: Flagbench, options: str) -> None:
+    assert flagbench(f"fleet {options}").code == ExitCode.USAGE
 
 
 def test_a_newest_record_that_cannot_be_judged_is_missing_with_a_note(store: Store, flagbench: Flagbench) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bundles import bundle as raw_bundle
-from flagbench.console.output import check_new_file
+from flagbench.console.output import check_outputs
 from flagbench.errors import FlagbenchError
 from flagbench.records import bundle_documents
 from flagbench.runs.reproduce import bundle
@@ -78,7 +78,7 @@ def test_nothing_is_written_over_and_nothing_is_left_behind(tmp_path: Path, file
     refused = (taken, tmp_path, taken / "below", tmp_path / "x\0.tgz", tmp_path / ("x" * 300), Path("/proc/x.tar.gz"))
     for target in refused:
         with pytest.raises(FlagbenchError) as error:
-            check_new_file(target)
+            check_outputs({"--out": target}, new=("--out",))
         assert error.value.code == ExitCode.USAGE
     with pytest.raises(FlagbenchError) as error:
         written(taken, files)
