@@ -7,6 +7,7 @@ them would take longer than most commands.
 from __future__ import annotations
 
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -56,7 +57,7 @@ for _commands in GROUPS.values():
     COMMANDS.update(_commands)
 """The commands of all groups."""
 SECOND_WORDS = {"job accept": "job_accept"}
-"""The modules of commands that are chosen by the first argument of another one, and have options of their own."""
+"""The modules of commands that are chosen by an argument of another one, and have options of their own."""
 HIDDEN = {"manifests"}
 """Commands that --help does not list: only those who work on flagbench need them."""
 _MAX_HELP_LENGTH = 1000
@@ -150,9 +151,13 @@ class Commands(_NamesCommandInErrors, TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The name and the command that the arguments begin with, and the other arguments."""
-        words = " ".join(args[:2])
-        if words in SECOND_WORDS:
-            return words, load(SECOND_WORDS[words]), args[2:]
+        for before, word in pairwise(args):
+            words = f"{args[0]} {word}"
+            is_value = before.startswith("-") and "=" not in before  # of the option before it
+            if words in SECOND_WORDS and not is_value:
+                others = args[1:]
+                others.remove(word)
+                return words, load(SECOND_WORDS[words]), others
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:

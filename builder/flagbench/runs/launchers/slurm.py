@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 from typer import Option
 
+from flagbench.errors import FlagbenchError
 from flagbench.image_reference import is_on_docker_hub, parse_reference
 from flagbench.images.render.stack import interpreter
 from flagbench.options import Text
@@ -30,6 +31,9 @@ from flagbench.runs.request import check_run_id, config_options
 from flagbench_core import __version__
 from flagbench_core.config import Options
 from flagbench_core.data_folders import SYNTHETIC
+
+_LONGEST_RUN_ID = 117
+"""Most characters of --run-id: with a hyphen and the id of a job, which has up to ten digits, a run's id has 128."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class SlurmRequest(JobRequest):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_run_id(self.job_name, "--name")
+        if len(self.run.run_id or "") > _LONGEST_RUN_ID:
+            raise FlagbenchError(
+                f"--run-id has more than {_LONGEST_RUN_ID} characters",
+                remedy="use a shorter one: the script adds the id of the job to it",
+            )
         if self.job.store is None:
             return
         if self.image is None:

@@ -164,6 +164,8 @@ def test_a_value_is_one_word(option: str, value: str, flagbench: Flagbench, clus
         ("--json", "--json"),
         ("--name a%j", "--name"),
         ("--name $(id)", "--name"),
+        (f"--run-id {118 * 'r'}", "--run-id"),  # with the id of a job: up to 129 characters
+        ("--name accept --nodes 0", "--nodes"),  # not `job accept`
         ("--image x:latest", "--image"),
         ("--image x.sif --registry r.io", "--registry"),
         ("--image r.io/x:1 --store /shared", "--store"),
@@ -239,7 +241,7 @@ def test_each_node_is_accepted(
     tmp_path: Path, flagbench: Flagbench, submitted: Submit, cluster: Callable[..., Started]
 ) -> None:
     (tmp_path / "nodes.txt").write_text("gpu-1\ngpu-2\n")
-    accept = f"job accept --for slurm --each-node {tmp_path}/nodes.txt"
+    accept = f"job --for slurm accept --each-node {tmp_path}/nodes.txt"
     ended = flagbench(f"{accept} --gpus 8 --minutes 12.5 --soak 60 --store s3://bench/nodes", "--out", "$(id) 'x'")
     assert (ended.code, ended.err) == (0, "")
     assert [words[1] for words in submitted(ended.out)] == [f"--job-name=flagbench-accept-gpu-{n}" for n in (1, 2)]
