@@ -78,28 +78,18 @@ def match_hosts(expected: Sequence[str], recorded: Collection[str]) -> dict[str,
 
     A name with a domain and one without are the same node if no node has exactly that name, and only one matches.
     """
-    names: dict[str, str] = {}
-    expected_by_short_name: dict[str, list[str]] = {}
-    for host in expected:
-        if host in recorded:
-            names[host] = host
-        else:
-            expected_by_short_name.setdefault(_short_name(host), []).append(host)
-    recorded_by_short_name: dict[str, list[str]] = {}
-    for host in recorded:
-        if host not in names:
-            recorded_by_short_name.setdefault(_short_name(host), []).append(host)
-    for short_name, recorded_hosts in recorded_by_short_name.items():
-        expected_hosts = expected_by_short_name.get(short_name, [])
-        if len(recorded_hosts) != 1 or len(expected_hosts) != 1:
+    names = {host: host for host in expected if host in recorded}
+    missing = [host for host in expected if host not in names]
+    unexpected = [host for host in recorded if host not in names]
+    for host in missing:
+        same = [name for name in unexpected if _is_same_node(name, host)]
+        if len(same) != 1:
             continue
-        recorded_host = recorded_hosts[0]
-        expected_host = expected_hosts[0]
-        if short_name in (recorded_host, expected_host):  # otherwise they are nodes of two domains
-            names[recorded_host] = expected_host
+        if [name for name in missing if _is_same_node(name, same[0])] == [host]:
+            names[same[0]] = host
     return names
 
 
-def _short_name(host: str) -> str:
-    """A name without its domain."""
-    return host.partition(".")[0]
+def _is_same_node(one: str, other: str) -> bool:
+    """Whether two names differ only in that one of them has a domain."""
+    return one.partition(".")[0] == other or one == other.partition(".")[0]

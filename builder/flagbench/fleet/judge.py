@@ -65,7 +65,8 @@ def judge_fleet(fleet: FleetRuns, limits: FleetLimits) -> Fleet:
         for comparison in comparisons:
             findings += comparison.findings
             compared += comparison.compared
-            _add_slowest(slowest, comparison)
+            if comparison.source is Source.PEERS:
+                _add_slowest(slowest, comparison.values)
         if not any(comparison.compared for comparison in comparisons):
             notes.append(_not_compared(runs, limits))
     findings += _own_findings(fleet, findings)
@@ -155,10 +156,10 @@ def _not_compared(runs: Sequence[NodeRun], limits: FleetLimits) -> str:
     )
 
 
-def _add_slowest(slowest: dict[str, ComparedValue], comparison: Comparison) -> None:
-    """Add a comparison with peers to the number of each node that is furthest below its peers, in spreads."""
-    for host, values in comparison.values_beside_peers.items():
-        for value in values:
+def _add_slowest(slowest: dict[str, ComparedValue], values: Mapping[str, Sequence[ComparedValue]]) -> None:
+    """Add the values of each node to its number that is furthest below its peers, in spreads."""
+    for host, of_host in values.items():
+        for value in of_host:
             if host not in slowest or value.spreads < slowest[host].spreads:
                 slowest[host] = value
 

@@ -40,10 +40,12 @@ class Excuses:
 class Comparison:
     """The numbers that were compared between nodes, and what was found."""
 
+    source: Source
+    """What they were compared with: PEERS or LAST_RUN."""
     compared: tuple[ComparedNumber, ...]
     findings: tuple[Finding, ...]
-    values_beside_peers: Mapping[str, Sequence[ComparedValue]]
-    """The numbers of each node, by its name; empty for a comparison with last runs."""
+    values: Mapping[str, Sequence[ComparedValue]]
+    """The numbers of each node, by its name."""
 
 
 def compare_with_peers(runs: Mapping[str, NodeRun], excuses: Excuses, limits: FleetLimits) -> Comparison:
@@ -106,7 +108,9 @@ def _compare(
     excuses: Excuses,
     limits: FleetLimits,
 ) -> Comparison:
-    """Compare numbers between nodes.
+    """Compare numbers between nodes: where each is far enough below their middle to be named.
+
+    Numbers of a kind that is not compared, and those of too few nodes, are left out.
 
     Args:
         numbers: by the name of a number, its value on each node, by the name of the node.
@@ -117,44 +121,19 @@ def _compare(
     """
     compared: dict[str, ComparedNumber] = {}
     values: dict[str, list[ComparedValue]] = {}
-    for number in _compared_numbers(numbers, run, source, excuses, limits):
-        compared[number.metric] = number
-        for host, value in numbers[number.metric].items():
-            share = value.amount / number.middle
-            spreads = (share - 1) / number.spread
-            values.setdefault(host, []).append(ComparedValue(number.metric, value.kind, share, spreads, value.rank))
-    findings: list[Finding] = []
-    for host, of_host in values.items():
-        findings += _speed_findings(host, of_host, compared, excuses.find_excuse(host))
-    if source is not Source.PEERS:
-        values = {}
-    return Comparison(tuple(compared.values()), tuple(findings), values)
-
-
-def _compared_numbers(
-    numbers: Mapping[str, Mapping[str, NodeValue]],
-    run: NodeRun,
-    source: Source,
-    excuses: Excuses,
-    limits: FleetLimits,
-) -> Iterator[ComparedNumber]:
-    """The middle and the spread of each number, and how far below it a node is named; arguments as `_compare`.
-
-    Numbers of a kind that is not compared, and those of too few nodes, are left out.
-    """
-    for metric, values in sorted(numbers.items()):
-        kind = next(iter(values.values())).kind
+    for metric, of_nodes in sorted(numbers.items()):
+        kind = next(iter(of_nodes.values())).kind
         limit = limits.limit(kind, processor=run.on_processor)
-        peers = [value.amount for host, value in values.items() if host not in excuses.differences]
+        peers = [value.amount for host, value in of_nodes.items() if host not in excuses.differences]
         if limit is None or len(peers) < limits.min_nodes:
             continue
         middle = clipped_middle(peers, limit.least_spread)
         if middle is None:
             continue
         in_spreads = limit_in_spreads(len(peers), len(numbers), limits.false_alarms)
-        if any(value.rank is not None for value in values.values()):
+        if any(value.rank is not None for value in of_nodes.values()):
             in_spreads *= limits.slowest_of_several  # the slowest of several devices has a longer lower tail
-        yield ComparedNumber(
+        compared[metric] = ComparedNumber(
             run=run.run,
             device=run.device,
             source=source,
@@ -167,6 +146,14 @@ def _compared_numbers(
             least_difference=max(in_spreads * middle.spread, 1 - limit.look_below),
             drain_difference=1 - limit.drain_below,
         )
+        for host, value in of_nodes.items():
+            share = value.amount / middle.value
+            spreads = (share - 1) / middle.spread
+            values.setdefault(host, []).append(ComparedValue(metric, kind, share, spreads, value.rank))
+    findings: list[Finding] = []
+    for host, of_host in values.items():
+        findings += _speed_findings(host, of_host, compared, excuses.find_excuse(host))
+    return Comparison(source, tuple(compared.values()), tuple(findings), values)
 
 
 def _speed_findings(
@@ -174,7 +161,7 @@ def _speed_findings(
 ) -> Iterator[Finding]:
     """A finding for each kind of number in which a node is slow: of the slowest, and how many others."""
     slow: dict[Kind, list[ComparedValue]] = {}
-    for value in sorted(values, key=lambda value: value.share):
+    for value in sorted(values, key=lambda value: value.spreads):
         if 1 - value.share > compared[value.metric].least_difference:
             slow.setdefault(value.kind, []).append(value)
     for kind, of_kind in slow.items():

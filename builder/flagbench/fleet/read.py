@@ -24,22 +24,18 @@ EXPECTED_DAYS = 28
 
 Names that are seen once, such as those of pods, are not missed for longer than that.
 """
-
-
 _DAY = len("2026-01-31")
 """The characters of a time that are its day: more is not known of a damaged record."""
 
 
 @dataclass
-class _Entries:
-    """The listed records of single nodes that are to be read, and what the listing alone says."""
+class _Listing:
+    """What the listing of a store says, and which records are to be read."""
 
     since: str = ""
     """The time from which records are judged."""
-    judged: list[StoredRecord] = field(default_factory=list)
-    """Since that time, the newest of each node, case and settings."""
-    earlier: list[StoredRecord] = field(default_factory=list)
-    """The newest before that time, of the same nodes, cases and settings."""
+    chosen: list[StoredRecord] = field(default_factory=list)
+    """Of each node, case and settings the newest since that time, and the newest before it."""
     last_run_at: dict[str, str] = field(default_factory=dict)
     """The time of the newest record of each node, by the name in the record."""
     notes: list[str] = field(default_factory=list)
@@ -64,25 +60,25 @@ def read_fleet(
         raise FlagbenchError(
             f"there is no folder {store.url}", remedy="name another store with --store", code=ExitCode.DATA
         )
-    entries = _choose_entries(store.list_records(case), catalog, since)
+    listing = _choose_records(store.list_records(case), catalog, since)
     if not hosts:
-        _require_records(entries, store.url, case)
-    names = match_hosts(hosts, entries.last_run_at)
-    last_run_at = {names.get(host, host): time for host, time in entries.last_run_at.items()}
+        _require_records(listing, store.url, case)
+    names = match_hosts(hosts, listing.last_run_at)
+    last_run_at = {names.get(host, host): time for host, time in listing.last_run_at.items()}
     fleet = FleetRuns(
-        expected=hosts or _hosts_seen_lately(last_run_at, entries.since),
+        expected=hosts or _hosts_seen_lately(last_run_at, listing.since),
         last_run_at=last_run_at,
         store=store.url,
-        since=entries.since,
-        notes=entries.notes,
+        since=listing.since,
+        notes=listing.notes,
     )
-    _add_runs(fleet, store.read_all(sorted((*entries.judged, *entries.earlier), key=_host_in_record)), catalog, names)
+    _add_runs(fleet, store.read_all(sorted(listing.chosen, key=_host_in_record)), catalog, names)
     return fleet
 
 
-def _require_records(entries: _Entries, url: str, case: str | None) -> None:
+def _require_records(listing: _Listing, url: str, case: str | None) -> None:
     """Raise FlagbenchError (DATA) if a store has no records that are judged."""
-    if not entries.last_run_at:
+    if not listing.last_run_at:
         of_case = ""
         if case is not None:
             of_case = f" of {case}"
@@ -91,44 +87,45 @@ def _require_records(entries: _Entries, url: str, case: str | None) -> None:
             remedy="run `flagbench accept --store URL` or a job with --store on each node, or name another store",
             code=ExitCode.DATA,
         )
-    newest = max(entries.last_run_at.values())
-    if newest < entries.since:
+    newest = max(listing.last_run_at.values())
+    if newest < listing.since:
         raise FlagbenchError(
-            f"no record in {url} is of {entries.since} or later; the newest is of {newest}",
+            f"no record in {url} is of {listing.since} or later; the newest is of {newest}",
             remedy="give an earlier --since, or leave it out",
             code=ExitCode.DATA,
         )
 
 
-def _choose_entries(listed: Iterable[StoredRecord], catalog: Catalog, since: str | None) -> _Entries:
-    """Choose the records to read by their summaries. The listing has the newest record first."""
-    entries = _Entries(since=since or "")
+def _choose_records(entries: Iterable[StoredRecord], catalog: Catalog, since: str | None) -> _Listing:
+    """Choose the records of single nodes to read by their summaries; `entries` has the newest first."""
+    listing = _Listing(since=since or "")
     latest = latest_credible_time()
     judged: set[tuple[str | None, ...]] = set()
     earlier: set[tuple[str | None, ...]] = set()
-    for entry in listed:
+    for entry in entries:
         problem = _find_problem(entry, catalog, latest)
-        if problem is not None and entry.created_at[:_DAY] >= entries.since[:_DAY]:
-            entries.notes.append(f"{entry.location}: {problem}")
+        if problem is not None and entry.created_at[:_DAY] >= listing.since[:_DAY]:
+            listing.notes.append(f"{entry.location}: {problem}")
         summary = entry.summary
         if summary is None or not summary.host or summary.created_at > latest:
             continue
         if summary.nodes != 1:  # it only names the first of them
             continue
-        entries.since = entries.since or first_judged(summary.created_at)
-        entries.last_run_at.setdefault(summary.host, summary.created_at)
+        listing.since = listing.since or first_judged(summary.created_at)
+        listing.last_run_at.setdefault(summary.host, summary.created_at)
         if problem is not None:
             continue
         settings = (summary.host, entry.case, entry.stack, summary.history_digest)
-        if summary.created_at >= entries.since:
-            if settings not in judged:
-                judged.add(settings)
-                entries.judged.append(entry)
-        elif settings in judged and settings not in earlier:
+        if summary.created_at >= listing.since:
+            is_chosen = settings not in judged
+            judged.add(settings)
+        else:
+            is_chosen = settings in judged and settings not in earlier
             earlier.add(settings)
-            entries.earlier.append(entry)
-    entries.since = entries.since or first_judged(utc_now())  # no node has a record
-    return entries
+        if is_chosen:
+            listing.chosen.append(entry)
+    listing.since = listing.since or first_judged(utc_now())  # no node has a record
+    return listing
 
 
 def _find_problem(entry: StoredRecord, catalog: Catalog, latest: str) -> str | None:
