@@ -21,7 +21,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.fleet.hosts import read_hosts
 from flagbench.fleet.judge import judge_fleet
 from flagbench.fleet.outputs import (
-    Scheduler,
+    DrainTool,
     drain_commands,
     junit_of_fleet,
     openmetrics_of_fleet,
@@ -54,7 +54,7 @@ def command(
         str | None, typer.Option(autocompletion=complete.cases, help="Only records of this case.")
     ] = None,
     print_for: Annotated[
-        Scheduler | None,
+        DrainTool | None,
         typer.Option("--print", help="Print only the commands that drain nodes; nothing runs them."),
     ] = None,
     junit: JunitOption = None,

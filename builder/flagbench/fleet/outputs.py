@@ -17,8 +17,8 @@ from flagbench.fleet.result import GRAVITY, Action, Fleet
 from flagbench.report.junit import JUnitCase, Kind, junit_xml
 from flagbench.system.clock import parse_utc
 
-_REASON_LENGTH = 100
-"""The characters of a reason in a command; squeue and kubectl show it in a column."""
+_REASON_LENGTH = 200
+"""The most characters of a reason in a command. That of one number has about 150."""
 _ANNOTATION = "flagbench/reason"
 """The annotation of a Kubernetes node with the reason."""
 _KINDS: dict[Action, Kind | None] = {
@@ -30,21 +30,21 @@ _KINDS: dict[Action, Kind | None] = {
 """How a node is shown in JUnit."""
 
 
-class Scheduler(str, Enum):
-    """The program whose commands are printed."""
+class DrainTool(str, Enum):
+    """The program whose commands drain a node."""
 
     SLURM = "slurm"
     KUBECTL = "kubectl"
 
 
-def drain_commands(fleet: Fleet, scheduler: Scheduler) -> list[str]:
+def drain_commands(fleet: Fleet, tool: DrainTool) -> list[str]:
     """Return a command for each node to drain, with the reason; nodes without a usable name are left out."""
     commands = []
     for node in fleet.nodes:
         if node.action is not Action.DRAIN or not NODE_NAME.fullmatch(node.host):
             continue
         reason = shlex.quote(f"flagbench: {brief(node.reason, _REASON_LENGTH)}")
-        if scheduler is Scheduler.SLURM:
+        if tool is DrainTool.SLURM:
             commands.append(f"scontrol update nodename={node.host} state=drain reason={reason}")
         else:
             commands.append(f"kubectl cordon {node.host}")

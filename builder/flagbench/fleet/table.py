@@ -19,10 +19,6 @@ _NUMBER_COLUMNS = ("CASE", "NUMBER", "AGAINST", "NODES", "SPREAD", "NAMED FROM")
 _STYLES = {"drain": "bold red", "missing": "bold yellow", "look": "bold yellow"}
 _MOST_HOSTS = 4
 """The most names of nodes that a row lists; --json has all."""
-_LONGEST_NAME = 63
-"""The characters of a node's name that a row shows, the most that a name without its domain has; --json has all."""
-_MOST_REASONS = 4
-"""The most reasons of a node that `--wide` lists; --json has all."""
 
 
 def fleet_blocks(fleet: Fleet, *, wide: bool) -> list[Block]:
@@ -111,10 +107,10 @@ def _node_rows(nodes: Sequence[NodeResult], *, wide: bool) -> Iterator[tuple[str
         reason = node.reason
         if len(node.findings) > 1 and not wide:
             reason = f"{reason} (1 of {len(node.findings)} reasons)"
-        yield brief(node.host, _LONGEST_NAME), node.action.value, below, spreads, reason
+        yield node.host, node.action.value, below, spreads, reason
         if not wide:
             continue
-        for finding in node.findings[1:_MOST_REASONS]:
+        for finding in node.findings[1:]:
             yield "", finding.action.value, "", "", finding.reason
 
 
@@ -135,7 +131,7 @@ def _list_hosts(hosts: Sequence[str]) -> str:
     """The first names of nodes; the value that most nodes have lists none."""
     if not hosts:
         return "the others"
-    names = ", ".join(brief(host, _LONGEST_NAME) for host in hosts[:_MOST_HOSTS])
+    names = ", ".join(hosts[:_MOST_HOSTS])
     if len(hosts) > _MOST_HOSTS:
         names = f"{names} and {len(hosts) - _MOST_HOSTS} more"
     return names

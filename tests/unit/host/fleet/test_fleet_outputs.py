@@ -6,7 +6,7 @@ import re
 import shlex
 from xml.etree import ElementTree
 
-from flagbench.fleet.outputs import Scheduler, drain_commands, junit_of_fleet, openmetrics_of_fleet, unusable_names
+from flagbench.fleet.outputs import DrainTool, drain_commands, junit_of_fleet, openmetrics_of_fleet, unusable_names
 from flagbench.fleet.result import Action, ComparedValue, Finding, Fleet, NodeResult, Source
 
 SLOW = ComparedValue("matmul_bf16", "product", 0.8, -40.0, 5)
@@ -32,7 +32,7 @@ FLEET = fleet_of(gpu_1=Action.DRAIN, gpu_2=Action.MISSING, gpu_3=Action.LOOK, gp
 
 
 def test_slurm_drains_with_a_quoted_reason() -> None:
-    (line,) = drain_commands(FLEET, Scheduler.SLURM)
+    (line,) = drain_commands(FLEET, DrainTool.SLURM)
 
     words = shlex.split(line)
     assert words[:4] == ["scontrol", "update", "nodename=gpu-1", "state=drain"]
@@ -40,7 +40,7 @@ def test_slurm_drains_with_a_quoted_reason() -> None:
 
 
 def test_kubectl_cordons_and_annotates() -> None:
-    cordon, annotate = drain_commands(FLEET, Scheduler.KUBECTL)
+    cordon, annotate = drain_commands(FLEET, DrainTool.KUBECTL)
 
     assert cordon == "kubectl cordon gpu-1"
     assert shlex.split(annotate)[:5] == ["kubectl", "annotate", "--overwrite", "node", "gpu-1"]
@@ -52,8 +52,8 @@ def test_a_name_that_no_node_can_have_is_not_printed_in_a_command() -> None:
     nodes = tuple(result_of(host, Action.DRAIN) for host in hosts)
     fleet = Fleet("s3://b", "2026-11-20T00:00:00Z", nodes, (), (), ())
 
-    assert drain_commands(fleet, Scheduler.SLURM) == []
-    assert drain_commands(fleet, Scheduler.KUBECTL) == []
+    assert drain_commands(fleet, DrainTool.SLURM) == []
+    assert drain_commands(fleet, DrainTool.KUBECTL) == []
     assert unusable_names(fleet) == hosts
 
 
