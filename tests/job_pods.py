@@ -22,7 +22,7 @@ TOLD = {"nodes": 2, "preset": "tiny", "precision": "bf16", "steps": 5, "seed": 3
 STORE = {"store": "s3://bench/lab?profile=ceph", "store_secret": "bucket"}
 
 JOBS = {
-    "three nodes": ("distilbert:cpu", {"nodes": 3, "port": 30000, "namespace": "bench"}),
+    "three nodes": ("distilbert:cpu", {"nodes": 3, "namespace": "bench"}),
     "a processor": ("distilbert:cpu", {"gpus": 2}),
     "an accelerator": ("distilbert:c500", {"nodes": 2, "gpus": 8}),
     "one device": ("distilbert:a100", {}),

@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from flagbench import complete
-from flagbench.console.output import echo_json
+from flagbench.console.output import check_outputs, echo_json, write_output
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.fleet.hosts import check_node_names, read_hosts
@@ -22,7 +22,6 @@ from flagbench.runs.launchers.job_request import EachNode, JobOptions, JobReques
 from flagbench.runs.launchers.kubernetes import KubernetesOptions, KubernetesRequest, submit
 from flagbench.runs.launchers.slurm import SlurmOptions, SlurmRequest
 from flagbench.runs.request import RunOptions
-from flagbench.system.files import reason, write_atomically
 
 
 @takes_options
@@ -65,6 +64,7 @@ def command(
         )
     if send and out is not None:
         raise FlagbenchError("--out and --submit contradict each other", remedy="give one of them")
+    check_outputs({"--out": out})
     case, stack = resolve_image(image_name, load_catalog_without_claims())
     nodes = None
     if each_node is not None:
@@ -93,17 +93,14 @@ def command(
     if out is None:
         print(text, end="")
         return
-    try:
-        write_atomically(out, text.encode())
-    except OSError as error:
-        raise FlagbenchError(f"--out {out} cannot be written: {reason(error)}", remedy="name another file") from None
+    write_output(out, text.encode())
     typer.echo(f"wrote {out}", err=True)
 
 
 def _refuse_options(option_words: Sequence[str], scheduler: Scheduler) -> None:
     """Raise FlagbenchError (USAGE) for options, as words of the command, that only this other scheduler has."""
-    for word in option_words:
-        option = word.partition("=")[0]
+    if option_words:
+        option = option_words[0].partition("=")[0]
         raise FlagbenchError(f"{option} is an option of --for {scheduler.value} alone", remedy="leave it out")
 
 

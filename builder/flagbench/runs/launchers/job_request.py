@@ -22,7 +22,7 @@ from flagbench.images.bucket import is_in_bucket
 from flagbench.manifests.model import Case
 from flagbench.manifests.settings import config_errors
 from flagbench.manifests.stack import Stack
-from flagbench.options import Text, Texts, check_ranges, text_fault, words
+from flagbench.options import Text, Texts, text_fault, words
 from flagbench.runs.request import ENV, RunOptions, check_options, read_env, refuse_secret
 from flagbench.schema import shipped_manifests
 from flagbench_core import __version__
@@ -100,7 +100,6 @@ class JobRequest(ABC):
                 remedy="leave out --nodes: each node has a run of its own",
             )
         check_options(self.run)
-        check_ranges(self.options)
         # These properties parse options when they are read first, and raise for those that are not valid.
         _ = self.config
         _ = self.environment

@@ -45,8 +45,6 @@ _VOLUME = "NAME[:SUBPATH]"
 """How --help writes the value of an option that names a volume."""
 _LONGEST_NAME = 63
 """Most characters of a host name. That of a pod is the job's name with the number of the node."""
-_LONGEST_KEY = 317
-"""Most characters of the name of a resource or a label, 253 of them its domain. YAML's own limit is 1024 bytes."""
 _HASH_DIGITS = 8
 """Digits in a generated name that are computed from the run id, so that runs have different names."""
 _HOST_NAME_LABEL = "kubernetes.io/hostname"
@@ -83,7 +81,6 @@ class KubernetesOptions:
         Texts, Option(metavar="KEY", help="Key of a taint to tolerate, such as that of new nodes; repeatable.")
     ] = ()
     queue: Annotated[Text, Option(metavar="NAME", help="LocalQueue of Kueue that the job waits in.")] = None
-    port: Annotated[int, Option(min=1024, max=65535, help="Where node 0 listens.")] = 29400
 
 
 @dataclass(frozen=True)
@@ -106,18 +103,6 @@ class NodeJob(NamedTuple):
     run_id: str
     node: str | None
     """The node that it is bound to; None: the scheduler chooses its nodes."""
-
-
-def volumes_of(options: KubernetesOptions) -> tuple[Volume, ...]:
-    """The volumes of `--NAME-pvc CLAIM[:SUBPATH]`."""
-    out_claim = (options.out_pvc or "").partition(":")[0]
-    volumes = []
-    for name in ("data", "weights", "resume", "out"):
-        text = getattr(options, f"{name}_pvc")
-        if text is not None:
-            claim, _, subpath = text.partition(":")
-            volumes.append(Volume(name, claim, subpath or None, read_only=claim != out_claim))
-    return tuple(volumes)
 
 
 def check_data(run: RunOptions, options: KubernetesOptions) -> None:
@@ -218,8 +203,15 @@ class KubernetesRequest(JobRequest):
 
     @property
     def volumes(self) -> tuple[Volume, ...]:
-        """The volumes that the run reads and writes."""
-        return volumes_of(self.options)
+        """The volumes that the run reads and writes, of `--NAME-pvc CLAIM[:SUBPATH]`."""
+        out_claim = (self.options.out_pvc or "").partition(":")[0]
+        volumes = []
+        for name in ("data", "weights", "resume", "out"):
+            text = getattr(self.options, f"{name}_pvc")
+            if text is not None:
+                claim, _, subpath = text.partition(":")
+                volumes.append(Volume(name, claim, subpath or None, read_only=claim != out_claim))
+        return tuple(volumes)
 
     def _config_options(self) -> Options:
         """The options that decide the configuration, by the volumes of the job."""
@@ -351,10 +343,7 @@ class KubernetesRequest(JobRequest):
 
 
 def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """`KEY=VALUE` texts by key.
-
-    Raises FlagbenchError (USAGE) for a text without '=', for a key given twice, and for one that is too long.
-    """
+    """`KEY=VALUE` texts by key. Raises FlagbenchError (USAGE) for a text without '=', and for a key given twice."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -363,8 +352,6 @@ def _parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
             raise FlagbenchError(f"a value of {option} has no '='", remedy=f"write {option} KEY=VALUE")
         if key in pairs:
             raise FlagbenchError(f"{option} {key!r} is given twice", remedy="give it once")
-        if len(key) > _LONGEST_KEY:
-            raise FlagbenchError(f"a key of {option} has {len(key)} characters", remedy=f"use at most {_LONGEST_KEY}")
         pairs[key] = value
     return pairs
 

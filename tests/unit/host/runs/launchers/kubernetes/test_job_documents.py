@@ -58,7 +58,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "service metadata namespace": "bench",
         "job metadata namespace": "bench",
         "job metadata annotations flagbench.dev/run-id": "run-1",
-        "main env 0": {"name": "FLAGBENCH_MASTER", "value": "fb-0.flagbench:30000"},
+        "main env 0": {"name": "FLAGBENCH_MASTER", "value": "fb-0.flagbench:29400"},
         "main env 2": {"name": "FLAGBENCH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         APART: together("kubernetes.io/hostname"),
     },
@@ -165,7 +165,7 @@ def test_the_failure_policy_names_every_code_of_an_image() -> None:
 
 def test_jobs_of_a_namespace_share_one_service() -> None:
     first, _ = job_of(name="a", namespace="bench")
-    second, _ = job_of("distilbert:a100", name="1b", namespace="bench", nodes=2, port=30000, queue="q")
+    second, _ = job_of("distilbert:a100", name="1b", namespace="bench", nodes=2, queue="q")
     assert first == second
 
 

@@ -12,7 +12,6 @@ from job_pods import request_of
 
 ALONE: dict[str, list[Any]] = {
     "nodes": [0, 100_001],
-    "port": [70000, 80],
     "run_id": ["a b"],
     "name": ["a\nb", "Bad_Name", "a.b", "-a", "a" * 62],  # with -0, a pod's host name has 64 characters
     "image": ["x", "x:latest", "x:1\nfoo: bar", "s3://lab/flagbench/distilbert:cpu"],
