@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from faults import fault
+from flagbench_cases.engines.vllm import check_settings
+from flagbench_cases.shared.errors import UsageError
 from running import ENTRYPOINTS, ROOT, CaseRun, need, run_case
 
 pytestmark = [
@@ -113,6 +115,31 @@ def test_another_release_is_refused_before_a_device_is_used(tmp_path):
 
 def test_a_folder_that_has_the_name_of_vllm_is_none(tmp_path):
     folder = tmp_path / "folder"
+def test_graphs_on_a_processor_are_refused_before_it_is_used(tmp_path):
+    run = run_case(tmp_path, *TINY, "--set", "cuda_graphs=full", case=CASE, env=paths(STANDIN))
+    assert run.failed(2, "preflight", "cuda_graphs")["ranks"] == []
+
+
+@pytest.mark.parametrize(
+    ("device", "compiled", "graphs", "is_refused"),
+    [
+        ("cpu", True, "full", True),
+        ("cuda", False, "piecewise", True),
+        ("cuda", False, "full_and_piecewise", True),
+        ("cuda", True, "full_and_piecewise", False),
+        ("cuda", False, "full_decode_only", False),
+        ("cpu", True, "none", False),
+    ],
+)
+def test_graphs_that_vllm_would_replace_are_refused(device, compiled, graphs, is_refused):
+    config = {"vllm": {"compile": compiled, "cuda_graphs": graphs}}
+    if is_refused:
+        with pytest.raises(UsageError, match="cuda_graphs"):
+            check_settings(config, device)
+    else:
+        check_settings(config, device)
+
+
     (folder / "vllm").mkdir(parents=True)
     run_case(tmp_path, *TINY, case=CASE, env=paths(str(folder))).failed(2, "preflight", "vLLM cannot be imported")
 

@@ -23,7 +23,7 @@ from flagbench_core.exit_codes import ExitCode
 # Docker's default size of /dev/shm, which the ranks of a node use for host-side communication.
 SMALL_SHM = 64 * 2**20
 CHECKED_ENGINES = ("vllm",)
-"""Engines whose module has `check_version`: they run with one release of their library."""
+"""Engines whose module has `check`: they run with one release of their library, and not with all settings."""
 
 
 class PreflightError(CaseError):
@@ -33,11 +33,12 @@ class PreflightError(CaseError):
 def check(plan: dict[str, Any]) -> None:
     """Check that image and devices match the plan's stack, and warn of minor problems.
 
-    Raises PreflightError (WRONG_HARDWARE) if they do not match, and (USAGE) if the engine's library does not.
+    Raises PreflightError (WRONG_HARDWARE) if they do not match, and (USAGE) if the engine refuses its library or a
+    setting.
     """
     stack, gpus = plan["stack"], plan["config"]["gpus"]
     torch = import_torch(plan)
-    check_engine(plan["config"])
+    check_engine(plan["config"], stack["device"]["kind"])
     differences = ", ".join(differing_software(stack, torch))
     if differences and in_image():
         words = f"this image does not match the stack {stack['name']}: it has {differences}"
@@ -68,13 +69,16 @@ def check(plan: dict[str, Any]) -> None:
         warn(f"/dev/shm has only {room // 2**20} MiB for {gpus} ranks; {remedy}")
 
 
-def check_engine(config: dict[str, Any]) -> None:
-    """Let the engine of a resolved configuration check the release of its library. Raises PreflightError (USAGE)."""
+def check_engine(config: dict[str, Any], device_kind: str) -> None:
+    """Let the engine of a resolved configuration check its library and settings. Raises PreflightError (USAGE).
+
+    `device_kind`: the type of the device, `cpu` or `cuda`.
+    """
     name = engine_of(load_case(config["case"]), config)
     if name not in CHECKED_ENGINES:
         return
     try:
-        importlib.import_module(f"flagbench_cases.engines.{name}").check_version()
+        importlib.import_module(f"flagbench_cases.engines.{name}").check(config, device_kind)
     except UsageError as error:
         raise PreflightError(error.message, error.remedy, error.code) from None
 

@@ -56,8 +56,12 @@ DEFAULTS = {
 """Variables that are set unless the user has set them."""
 
 
-def check_version() -> None:
-    """Raise UsageError unless vLLM's release is RELEASE. Its engine, which uses devices, comes later."""
+def check(config: dict[str, Any], device_kind: str) -> None:
+    """Check the settings of a resolved configuration and the release of vLLM, before the engine uses a device.
+
+    `device_kind`: the type of the device, `cpu` or `cuda`. Raises UsageError.
+    """
+    check_settings(config, device_kind)
     _set_environment()
     try:
         version = str(importlib.import_module("vllm").__version__)
@@ -66,6 +70,16 @@ def check_version() -> None:
     if version.split(".")[:2] != RELEASE.split("."):
         words = f"this version of flagbench runs vLLM {RELEASE}, and vLLM {version} is installed"
         raise UsageError(words, REMEDY)
+
+
+def check_settings(config: dict[str, Any], device_kind: str) -> None:
+    """Raise UsageError for settings that vLLM would replace by others when it starts."""
+    graphs = config["vllm"]["cuda_graphs"]
+    if device_kind == "cpu" and graphs != "none":
+        raise UsageError(f"cuda_graphs is {graphs}, but this is a processor", "use --set cuda_graphs=none")
+    if "piecewise" in graphs and not config["vllm"]["compile"]:
+        remedy = "use --set compile=true, or --set cuda_graphs=full_decode_only"
+        raise UsageError(f"cuda_graphs is {graphs}, which needs compiled layers", remedy)
 
 
 def _set_environment() -> None:
@@ -95,7 +109,7 @@ class VllmEngine:
         Raises CaseError (OUT_OF_MEMORY) if the device has too little memory, and UsageError if vLLM refuses a setting
         or cannot load its operators.
         """
-        check_version()
+        _set_environment()
         vllm = importlib.import_module("vllm")
         folder = os.path.join(context.spool.folder, f"vllm-{context.rank}")
         os.environ.update(VLLM_CACHE_ROOT=folder, VLLM_CONFIG_ROOT=folder)

@@ -27,10 +27,11 @@ OF_THE_LOOP = {
     *("heat_seconds", "laps"),
 }
 SETTABLE = [name for case in CASES.values() for name in case["settable"]]
+OF_ENGINES: set[str] = set()
+"""The hyper-parameters in a section of the configuration that has the name of an engine, such as `vllm`."""
 for case in CASES.values():
-    # A section of the configuration that has the name of an engine, such as `vllm`, is that engine's.
-    OF_THE_LOOP |= {name for name, rule in case["settable"].items() if rule["path"].split(".")[0] in case["engines"]}
-OF_ONE_CASE = {name for name in SETTABLE if SETTABLE.count(name) == 1}
+    OF_ENGINES |= {name for name, rule in case["settable"].items() if rule["path"].split(".")[0] in case["engines"]}
+OF_ONE_CASE = {name for name in SETTABLE if SETTABLE.count(name) == 1} - OF_ENGINES
 OWN_OPTIONS = OF_ONE_CASE - OF_THE_LOOP
 """The hyper-parameters that only one case has, and that are its own."""
 # What every case may import of `engines`; the rest is an engine of that name.
