@@ -82,6 +82,8 @@ def test_an_engine_that_schedules_ahead_has_an_iteration_for_each_token(tmp_path
 
 
 def test_two_ranks_are_one_engine(shared_memory, tmp_path):
+    with open("/dev/shm/-tp:0-[0-1]-cpushm_0", "x"):  # left by a killed run
+        pass
     record = run_case(tmp_path, *SHORT, *TWO_RANKS, case=CASE, env=paths(STANDIN)).ok(CASE)
     assert record["conditions"]["layout"] == "dp1 tp2 pp1"
     assert record["work"]["samples_executed"] == 5 * 8
@@ -113,8 +115,6 @@ def test_another_release_is_refused_before_a_device_is_used(tmp_path):
     assert record["ranks"] == []
 
 
-def test_a_folder_that_has_the_name_of_vllm_is_none(tmp_path):
-    folder = tmp_path / "folder"
 def test_graphs_on_a_processor_are_refused_before_it_is_used(tmp_path):
     run = run_case(tmp_path, *TINY, "--set", "cuda_graphs=full", case=CASE, env=paths(STANDIN))
     assert run.failed(2, "preflight", "cuda_graphs")["ranks"] == []
@@ -140,6 +140,8 @@ def test_graphs_that_vllm_would_replace_are_refused(device, compiled, graphs, is
         check_settings(config, device)
 
 
+def test_a_folder_that_has_the_name_of_vllm_is_none(tmp_path):
+    folder = tmp_path / "folder"
     (folder / "vllm").mkdir(parents=True)
     run_case(tmp_path, *TINY, case=CASE, env=paths(str(folder))).failed(2, "preflight", "vLLM cannot be imported")
 

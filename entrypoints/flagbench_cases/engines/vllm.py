@@ -6,7 +6,7 @@ rank and keep the memory of the device. If a model is split over ranks, each ran
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import gc
 import glob
 import hashlib
@@ -40,6 +40,8 @@ MEMORY_REMEDY = (
     "prompt_length + output_length"
 )
 SHARED_MEMORY = "/dev/shm/"
+CPU_MEMORY = "-*-cpushm_*"
+"""The names, below SHARED_MEMORY, of the memory for the collectives of processors, if ranks are vLLM's workers."""
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in the process of the rank
     "VLLM_NO_USAGE_STATS": "1",  # nothing is sent to vLLM's server
@@ -115,14 +117,17 @@ class VllmEngine:
         os.environ.update(VLLM_CACHE_ROOT=folder, VLLM_CONFIG_ROOT=folder)
         self.version = str(vllm.__version__)
         self._sampling = vllm.SamplingParams
-        self._is_split = context.layout.tp > 1
-        if self._is_split:
-            if context.rank == 0:
+        warnings.filterwarnings("ignore", category=FutureWarning)  # of torch, about vLLM's code
+        engine = vllm.LLM  # imports what it needs, which takes seconds
+        is_split = context.layout.tp > 1
+        lock = None
+        if is_split:
+            if context.rank == 0 and context.device.kind == "cpu":
+                lock = _lock_shared_memory()
                 _remove_leftovers()
             dist.barrier()
-        warnings.filterwarnings("ignore", category=FutureWarning)  # of torch, about vLLM's code
         try:
-            self._llm = vllm.LLM(**_engine_arguments(context, folder))
+            self._llm = engine(**_engine_arguments(context, folder))
         except ValueError as error:
             raise _explain(error) from None
         except AttributeError as error:
@@ -131,10 +136,12 @@ class VllmEngine:
                 raise
             words = f"vLLM cannot load its compiled operators: a library is missing, such as libnuma ({error})"
             raise UsageError(words, REMEDY) from None
-        if self._is_split:
+        if is_split:
             dist.barrier()  # every worker has opened the memory that it shares with the others
             if context.rank == 0:
                 _unlink_shared_memory()
+        if lock is not None:
+            os.close(lock)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], length: int, temperature: float, mark_iteration: Callable[[], None]
@@ -187,14 +194,11 @@ class VllmEngine:
         return float(self._llm.apply_model(_sum_parameters)[0])
 
     def close(self) -> None:
-        """End the engine, and release its memory.
+        """Release the memory of weights and cache.
 
-        The workers of a split model end with their ranks instead: vLLM would end the process groups of the job, too.
+        The engine itself ends with its rank: it would end the process groups of the job, too.
         """
-        if self._is_split:
-            return
-        self._llm.llm_engine.engine_core.shutdown()
-        del self._llm
+        self._llm.llm_engine.model_executor.shutdown()
         gc.collect()
 
 
@@ -297,14 +301,24 @@ def digest(completions: Sequence[Completion]) -> str:
     return hashlib.sha256(ids.encode()).hexdigest()[:16]
 
 
-def _remove_leftovers() -> None:
-    """Remove the shared memory of workers that were killed before it had lost its name.
+def _lock_shared_memory() -> int:
+    """Wait until no other run on this machine starts a split engine, and prevent that until the result is closed.
 
-    vLLM gives that for the collectives of processors the same name in each run, and does not start if it exists.
+    vLLM gives the shared memory for the collectives of processors the same name in each run.
     """
-    for path in glob.glob(f"{SHARED_MEMORY}*-cpushm_*"):
-        with contextlib.suppress(OSError):  # that of another user
+    folder = os.open(SHARED_MEMORY, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    return folder
+
+
+def _remove_leftovers() -> None:
+    """Remove the shared memory of workers that were killed while they started. vLLM does not start if it exists."""
+    for path in glob.glob(f"{SHARED_MEMORY}{CPU_MEMORY}"):
+        try:
             os.unlink(path)
+        except PermissionError:
+            words = f"{path} is left of a killed run of another user"
+            raise UsageError(words, "let that user remove it") from None
 
 
 def _unlink_shared_memory() -> None:
