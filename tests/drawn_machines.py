@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from catalogs import CATALOG
+from flagbench.accept.document import Facts
 from flagbench.accept.judge import checks_of, conclude
-from flagbench.accept.priors import prior_to_json
+from flagbench.accept.priors import spread_of
 from flagbench.records.read import read_record
 from flagbench.verdict.recompute import collect_facts as facts_of_record
 from flagbench.verdict.stats.between import DEFAULT, history_prior
@@ -261,7 +263,7 @@ def _facts(machines, fault, raw, earlier):
         values = [[other["value"]] for run in earlier for other in run["metrics"] if other["name"] == name]
         prior = history_prior(values, values)  # each run is a session
         if prior != DEFAULT:
-            priors[name] = prior_to_json(prior)
+            priors[name] = spread_of(prior)
     part = {"case": "roofs", "target": f"roofs:{model.stack}", "why": "", "record_id": raw["record_id"]}
     part.update(state="ok", reason=None, history=[run["record_id"] for run in earlier], priors=priors)
     look = {
@@ -276,7 +278,7 @@ def _facts(machines, fault, raw, earlier):
         "partitions": [],
         "capped": [],
     }
-    return {
+    facts = {
         "asked": {"minutes": 10.0, "gpus": gpus, "case": None, "price_per_hour": None},
         "gpus": gpus,
         "stack": model.stack,
@@ -289,6 +291,7 @@ def _facts(machines, fault, raw, earlier):
         "parts": [part],
         "health": _health(model, gpus, fault) if model.vendor == "nvidia" else None,
     }
+    return msgspec.convert(facts, Facts)
 
 
 HEALTHY = {

@@ -193,7 +193,7 @@ HEADER = f"{'scenario':45} draws PASS INCO FAIL"
 def simulate(scenario, draws):
     """The row of a scenario. Exits where a drawn record contradicts itself."""
     row = Row(scenario, draws, Counter(), Counter(), Counter())
-    named = [] if scenario.fault.rank is None else [scenario.fault.rank]
+    named = () if scenario.fault.rank is None else (scenario.fault.rank,)
     for number in range(draws):
         rng = np.random.default_rng([SEED, number, *scenario.name.encode()])
         concluded, checks, _ = conclusion(scenario.machines, scenario.fault, scenario.history, rng)
@@ -202,11 +202,11 @@ def simulate(scenario, draws):
                 row.checks[check.name] += 1
             if check.name == "ran" and check.outcome is not Outcome.PASS:
                 sys.exit(f"a drawn record of {scenario.name} is not valid: {check.reason}")
-        action = concluded["action"]
-        row.outcomes[concluded["outcome"]] += 1
-        row.actions[action["do"]] += 1
-        uuids = [f"GPU-{rank}" for rank in named]
-        if action["do"] == scenario.wanted and (action["ranks"], action["devices"]) == (named, uuids):
+        action = concluded.action
+        row.outcomes[concluded.outcome.value] += 1
+        row.actions[action.do] += 1
+        uuids = tuple(f"GPU-{rank}" for rank in named)
+        if action.do == scenario.wanted and (action.ranks, action.devices) == (named, uuids):
             row.right += 1
     return row
 

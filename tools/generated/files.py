@@ -12,8 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import msgspec
+
+from flagbench.accept.certificate_page import certificate_blocks, certificate_charts
+from flagbench.accept.document import Certificate
 from flagbench.console.page import Block, Table, render
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import verify_nearest
@@ -22,7 +25,6 @@ from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
-from flagbench.report.certificate_page import certificate_blocks, certificate_charts
 from flagbench.report.charts import Chart, loss_chart, roof_chart, step_chart, verdict_chart
 from flagbench.report.export import table
 from flagbench.report.html import render_svg
@@ -95,7 +97,7 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
             files[record.with_name(name)] = text
     certificate = docs / "verdict" / "certificate.json"
     if certificate.is_file():
-        document = json.loads(certificate.read_text(encoding="utf-8"))
+        document = msgspec.json.decode(certificate.read_bytes(), type=Certificate)
         printed = render(_narrow_blocks(document), io.StringIO())
         files[certificate.with_name("certificate.svg")] = terminal_svg(printed, "flagbench accept")
         for chart in certificate_charts(document):
@@ -111,7 +113,7 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
     return files
 
 
-def _narrow_blocks(certificate: Mapping[str, Any]) -> list[Block]:
+def _narrow_blocks(certificate: Certificate) -> list[Block]:
     """What `flagbench accept` prints, without limits, intervals, reasons and energy: as wide as the picture."""
     headline, action, checks, *_ = certificate_blocks(certificate)
     assert isinstance(checks, Table)

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from flagbench.accept.check import Outcome
+from flagbench.accept.certificate_page import render
+from flagbench.accept.check import AcceptanceCheck, Outcome
 from flagbench.accept.checks.devices import device_shares
-from flagbench.accept.document import Certificate, RunPart
+from flagbench.accept.document import Author, Certificate, DeviceShare, Number, RunPart
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
 from flagbench.accept.plan import SERVING, SERVING_GPUS
@@ -40,18 +42,16 @@ from flagbench.records.bundle_documents import (
 )
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
-from flagbench.report.certificate_page import render
 from flagbench.report.junit import JUnitCase, Kind, junit_xml
 from flagbench.system.clock import parse_utc, utc_now
-from flagbench.verdict.efficiency import compute_efficiency
-from flagbench.verdict.result import Ratio
+from flagbench.verdict.efficiency import Efficiency, compute_efficiency
 from flagbench.verdict.series import CLOCK_SKEW
 
 # The names of the files in a bundle.
 CERTIFICATE = "certificate.json"
 PAGE = "certificate.html"
 JUNIT = "junit.xml"
-CERTIFICATE_VERSION = "certificate/v1"
+CERTIFICATE_VERSION: Literal["certificate/v1"] = "certificate/v1"
 COST_DIGITS = 4
 SHARE_DIGITS = 4
 """Decimal digits of costs and of devices' shares."""
@@ -61,8 +61,8 @@ MOST_FIELDS_NAMED = 5
 
 def certificate_of(
     accepted: Accepted, catalog: Catalog, seconds: float, created_at: str | None = None
-) -> dict[str, Any]:
-    """The document of a certificate, `document.Certificate` as JSON.
+) -> Certificate:
+    """The certificate of an acceptance.
 
     Args:
         accepted: the facts and records of the acceptance.
@@ -75,62 +75,56 @@ def certificate_of(
     facts = accepted.facts
     records = {name: read_record(content) for name, content in accepted.records.items()}
     checks = checks_of(facts, records, catalog)
-    records_of_parts = [records[part["record_id"]] for part in facts["parts"] if part["record_id"] in records]
-    price = facts["asked"]["price_per_hour"]
+    conclusion = conclude(checks, facts, records)
+    records_of_runs = [records[run.record_id] for run in facts.parts if run.record_id in records]
+    price = facts.asked.price_per_hour
     cost = None
     if price is not None:
         cost = round(price * seconds / 3600, COST_DIGITS)
-    devices: list[dict[str, Any]] = []
-    if records_of_parts:
-        devices = _devices(records_of_parts[0])
-    return {
-        "schema": CERTIFICATE_VERSION,
-        **conclude(checks, facts, records),
-        "created_at": created_at or utc_now(),
-        "flagbench": this_flagbench(),
-        "seconds": seconds,
-        "cost": cost,
-        "devices": devices,
-        "checks": [msgspec.to_builtins(check) for check in checks],
-        "numbers": _numbers(records_of_parts),
-        "efficiency": _efficiencies(records_of_parts, price, facts["gpus"]),
-        "software": _software(records_of_parts, facts["stack"]),
-        "facts": facts,
-    }
+    devices: tuple[DeviceShare, ...] = ()
+    if records_of_runs:
+        devices = _devices(records_of_runs[0])
+    return Certificate(
+        version=CERTIFICATE_VERSION,
+        outcome=conclusion.outcome,
+        reason=conclusion.reason,
+        action=conclusion.action,
+        created_at=created_at or utc_now(),
+        flagbench=Author(**this_flagbench()),
+        seconds=seconds,
+        cost=cost,
+        devices=devices,
+        checks=checks,
+        numbers=_numbers(records_of_runs),
+        efficiency=_efficiencies(records_of_runs, price, facts.gpus),
+        software=_software(records_of_runs, facts.stack),
+        facts=facts,
+    )
 
 
-def _devices(record: Record) -> list[dict[str, Any]]:
-    """The devices of a node, each with its speed relative to the other devices; `document.DeviceShare` as JSON."""
+def _devices(record: Record) -> tuple[DeviceShare, ...]:
+    """The devices of a node, each with its speed relative to the other devices."""
     devices = []
     shares = device_shares(record)
     for rank, device in enumerate(record.system.devices):
         share = shares[rank]
-        rounded = None
         if share is not None:
-            rounded = round(share, SHARE_DIGITS)
-        devices.append({"rank": rank, "name": device.name, "uuid": device.uuid, "share": rounded})
-    return devices
+            share = round(share, SHARE_DIGITS)
+        devices.append(DeviceShare(rank, device.name, device.uuid, share))
+    return tuple(devices)
 
 
-def _numbers(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """The metrics of the runs, `document.Number` as JSON."""
+def _numbers(records: Iterable[Record]) -> tuple[Number, ...]:
+    """The metrics of the runs."""
     numbers = []
     for record in records:
         for metric in record.metrics:
-            numbers.append(
-                {
-                    "part": record.case,
-                    "name": metric.name,
-                    "value": metric.value,
-                    "unit": metric.unit,
-                    "scope": metric.scope,
-                    "slowest_device": msgspec.to_builtins(metric.slowest_device),
-                }
-            )
-    return numbers
+            number = Number(record.case, metric.name, metric.value, metric.unit, metric.scope, metric.slowest_device)
+            numbers.append(number)
+    return tuple(numbers)
 
 
-def _efficiencies(records: Iterable[Record], price: float | None, gpus: int) -> list[Any]:
+def _efficiencies(records: Iterable[Record], price: float | None, gpus: int) -> tuple[Efficiency, ...]:
     """The energy and the cost of the work, for each run in which either is known.
 
     `price` is that of the machine with all its `gpus`, so the work of a run on fewer of them has no cost.
@@ -142,13 +136,13 @@ def _efficiencies(records: Iterable[Record], price: float | None, gpus: int) -> 
             price_of_run = None
         efficiency_of_run = compute_efficiency(record, price_of_run)
         if efficiency_of_run is not None:
-            efficiencies.append(msgspec.to_builtins(efficiency_of_run))
-    return efficiencies
+            efficiencies.append(efficiency_of_run)
+    return tuple(efficiencies)
 
 
-def _software(records: Iterable[Record], stack: str) -> dict[str, Any]:
+def _software(records: Iterable[Record], stack: str) -> dict[str, str]:
     """The versions of the software by name, each from the last run on `stack` that states it."""
-    versions: dict[str, Any] = {}
+    versions: dict[str, str] = {}
     for record in records:
         if record.stack != stack:
             continue
@@ -168,43 +162,42 @@ def _software(records: Iterable[Record], stack: str) -> dict[str, Any]:
     return versions
 
 
-def junit_of(certificate: Mapping[str, Any]) -> bytes:
+def junit_of(certificate: Certificate) -> bytes:
     """The checks as JUnit XML: an inconclusive check is an error, and a check that is not known is skipped."""
-    kinds: dict[str, Kind | None] = {
-        Outcome.PASS.value: None,
-        Outcome.FAIL.value: "failure",
-        Outcome.INCONCLUSIVE.value: "error",
-        Outcome.NOT_KNOWN.value: "skipped",
+    kinds: dict[Outcome, Kind | None] = {
+        Outcome.PASS: None,
+        Outcome.FAIL: "failure",
+        Outcome.INCONCLUSIVE: "error",
+        Outcome.NOT_KNOWN: "skipped",
     }
     cases = []
-    for check_facts in certificate["checks"]:
-        summary = f"{check_facts['measured']}, against {check_facts['against']}; limit: {check_facts['limit']}"
-        kind = kinds[check_facts["outcome"]]
-        cases.append(JUnitCase(_test_name(check_facts), summary, kind, check_facts["reason"]))
-    return junit_xml("flagbench accept", cases, certificate["seconds"])
+    for check in certificate.checks:
+        summary = f"{check.measured}, against {check.against}; limit: {check.limit}"
+        cases.append(JUnitCase(_test_name(check), summary, kinds[check.outcome], check.reason))
+    return junit_xml("flagbench accept", cases, certificate.seconds)
 
 
-def _test_name(check: Mapping[str, Any]) -> str:
+def _test_name(check: AcceptanceCheck) -> str:
     """The name of a check in JUnit. It contains the kind of the reference, as a number may be compared with several.
 
     It does not contain values, so that it stays the same in later acceptances.
     """
-    name = f"{check['part']}: {check['name']}"
-    if check["ratio"] is None:
+    name = f"{check.part}: {check.name}"
+    if check.ratio is None:
         return name
-    reference = check.get("reference", "")  # a certificate of an earlier version does not have it
-    if reference == "row":  # several rows: `against` is "VALUE of claim ID"
-        reference = check["against"].partition(" of ")[2]
+    reference = check.reference or ""  # a certificate of an earlier version does not have it
+    if reference == "row":  # several rows
+        return f"{name} against {check.reference_text}"
     return f"{name} against {reference}"
 
 
 def files_of(
-    certificate: Mapping[str, Any], records: Mapping[str, bytes], variables: Mapping[str, str]
+    certificate: Certificate, records: Mapping[str, bytes], variables: Mapping[str, str]
 ) -> dict[str, bytes]:
     """The files of the bundle by their paths in it. `variables`: the environment variables of this process."""
     return {
-        CERTIFICATE: to_json(certificate),
-        PAGE: render(certificate),
+        CERTIFICATE: to_json(certificate.to_dict()),
+        PAGE: render(certificate, {name: read_record(content) for name, content in records.items()}),
         JUNIT: junit_of(certificate),
         "environment.json": to_json(environment(variables)),
         "packages.json": to_json(packages()),
@@ -216,7 +209,7 @@ def files_of(
 class CertificateCheck:
     """The result of checking a certificate."""
 
-    certificate: Mapping[str, Any]
+    certificate: Certificate
     """The certificate computed again."""
     problems: tuple[str, ...]
     """Contradictions between the certificate and its records."""
@@ -229,38 +222,38 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
 
     `files`: the files of the bundle by their paths in it. Raises BundleError if the certificate cannot be read.
     """
-    certificate = read_document(files, CERTIFICATE)
+    document = read_document(files, CERTIFICATE)
     try:
-        document = msgspec.convert(certificate, Certificate)
+        certificate = msgspec.convert(document, Certificate)
         records = read_records(files)
         again = _compute_again(certificate, files, records, catalog)
-        problems = list(contradictions(document, records, catalog))
-        differing_pages = _differing_pages(certificate, files)
+        problems = list(contradictions(certificate, records, catalog))
+        differing_pages = _differing_pages(certificate, records, files)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, msgspec.MsgspecError) as error:
         raise BundleError(f"its {CERTIFICATE} is not whole: {type(error).__name__}: {brief(str(error))}") from error
     except FlagbenchError as error:
         raise BundleError(error.message) from error
-    certificate_rounded = _rounded(certificate)
-    again_rounded = _rounded(again)
+    document_again = _rounded({**again.to_dict(), "facts": document["facts"]})
+    document = _rounded(document)
     notes: list[str] = []
-    same_version = certificate["flagbench"] == this_flagbench()
-    other_limits = _differing_limits(document, catalog)
+    same_version = certificate.flagbench == Author(**this_flagbench())
+    other_limits = _differing_limits(certificate, catalog)
     if same_version:
-        differing_fields = differing_paths(certificate_rounded, again_rounded)
+        differing_fields = differing_paths(document, document_again)
         problems += differing_pages
         if other_limits:
             problems.append(f"its limits are not those of this flagbench: {other_limits}")
     else:
-        comparison = _compare_versions(certificate_rounded, again_rounded)
+        comparison = _compare_versions(document, document_again)
         differing_fields = comparison.contradicting
         notes = comparison.notes + differing_pages
-        if other_limits and document.facts.limits:
+        if other_limits and certificate.facts.limits:
             notes.append(f"it has other limits than this flagbench: {other_limits}")
-    if certificate["outcome"] != again["outcome"]:
+    if certificate.outcome != again.outcome:
         message = (
-            f"its outcome is {certificate['outcome']}, but its records give {again['outcome']}: {again['reason']}"
+            f"its outcome is {certificate.outcome.value}, but its records give {again.outcome.value}: {again.reason}"
         )
-        if same_version or not _may_differ(document, again):
+        if same_version or not _may_differ(certificate, again):
             problems.append(message)
         else:
             notes.append(message)
@@ -271,19 +264,18 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
 
 
 def _compute_again(
-    certificate: Mapping[str, Any], files: Mapping[str, Path], records: Mapping[str, Record], catalog: Catalog
-) -> dict[str, Any]:
+    certificate: Certificate, files: Mapping[str, Path], records: Mapping[str, Record], catalog: Catalog
+) -> Certificate:
     """The certificate computed again. What does not follow from records, such as its author, is copied."""
     contents = {name: files[record_path(name)].read_bytes() for name in records}
-    accepted = Accepted(certificate["facts"], contents)
-    again = certificate_of(accepted, catalog, certificate["seconds"], certificate["created_at"])
-    again["flagbench"] = certificate["flagbench"]
-    return again
+    accepted = Accepted(certificate.facts, contents)
+    again = certificate_of(accepted, catalog, certificate.seconds, certificate.created_at)
+    return replace(again, flagbench=certificate.flagbench)
 
 
-def _differing_pages(certificate: Mapping[str, Any], files: Mapping[str, Path]) -> list[str]:
+def _differing_pages(certificate: Certificate, records: Mapping[str, Record], files: Mapping[str, Path]) -> list[str]:
     """A sentence for each page of a bundle that is not the page of its certificate."""
-    pages = {PAGE: render(certificate), JUNIT: junit_of(certificate)}
+    pages = {PAGE: render(certificate, records), JUNIT: junit_of(certificate)}
     sentences = []
     for name, content in pages.items():
         if name not in files or files[name].read_bytes() != content:
@@ -291,25 +283,24 @@ def _differing_pages(certificate: Mapping[str, Any], files: Mapping[str, Path]) 
     return sentences
 
 
-def _may_differ(document: Certificate, again: Mapping[str, Any]) -> bool:
+def _may_differ(certificate: Certificate, again: Certificate) -> bool:
     """Whether another version may have come to the outcome that a certificate states.
 
     A certificate fails exactly if one of its own checks fails. It may pass if every check passes again: this version
     may only miss a reference for matmuls or memory.
     """
-    if document.outcome is Outcome.PASS:
-        passing = (Outcome.PASS.value, Outcome.NOT_KNOWN.value)
-        all_passed = all(check["outcome"] in passing for check in again["checks"])
-        return all_passed and document.facts.ending == "done"
-    fails = any(check.outcome is Outcome.FAIL for check in document.checks)
-    return (document.outcome is Outcome.FAIL) is fails
+    if certificate.outcome is Outcome.PASS:
+        all_passed = all(check.outcome in (Outcome.PASS, Outcome.NOT_KNOWN) for check in again.checks)
+        return all_passed and certificate.facts.ending == "done"
+    fails = any(check.outcome is Outcome.FAIL for check in certificate.checks)
+    return (certificate.outcome is Outcome.FAIL) is fails
 
 
-def _differing_limits(document: Certificate, catalog: Catalog) -> str:
+def _differing_limits(certificate: Certificate, catalog: Catalog) -> str:
     """The ids of the limits in which a certificate and this flagbench differ; empty if they are the same."""
-    names = [device.name for device in document.facts.machine.devices]
-    limits = limits_of(catalog, names, processor=document.facts.device_kind == "cpu")
-    limits_of_certificate = document.facts.limits
+    names = [device.name for device in certificate.facts.machine.devices]
+    limits = limits_of(catalog, names, processor=certificate.facts.device_kind == "cpu")
+    limits_of_certificate = certificate.facts.limits
     ids = set()
     for limit in (*limits_of_certificate, *limits):
         if limit not in limits_of_certificate or limit not in limits:
@@ -317,9 +308,9 @@ def _differing_limits(document: Certificate, catalog: Catalog) -> str:
     return ", ".join(sorted(ids))
 
 
-def contradictions(document: Certificate, records: Mapping[str, Record], catalog: Catalog) -> Iterator[str]:
+def contradictions(certificate: Certificate, records: Mapping[str, Record], catalog: Catalog) -> Iterator[str]:
     """A sentence for each contradiction between the facts of a certificate and the records in its bundle."""
-    facts = document.facts
+    facts = certificate.facts
     named: list[str] = []
     for part in facts.parts:
         if part.record_id is not None:
@@ -334,12 +325,14 @@ def contradictions(document: Certificate, records: Mapping[str, Record], catalog
     for part in facts.parts:
         record = records.get(part.record_id or "")
         if record is not None:
-            yield from _contradictions_of_part(document, part, record, catalog)
+            yield from _contradictions_of_part(certificate, part, record, catalog)
 
 
-def _contradictions_of_part(document: Certificate, part: RunPart, record: Record, catalog: Catalog) -> Iterator[str]:
+def _contradictions_of_part(
+    certificate: Certificate, part: RunPart, record: Record, catalog: Catalog
+) -> Iterator[str]:
     """A sentence for each contradiction between the facts of one run and its record."""
-    facts = document.facts
+    facts = certificate.facts
     stack, gpus = facts.stack, facts.gpus
     if facts.asked.serving and part.case == SERVING:  # on a stack of its own
         _, stack = case_and_stack(part.target)
@@ -358,11 +351,11 @@ def _contradictions_of_part(document: Certificate, part: RunPart, record: Record
     for name, certified, recorded in compared:
         if certified != recorded:
             yield f"its {name} is {_text(certified)}, but {_text(recorded)} in the record {record.record_id}"
-    end = parse_utc(document.created_at)
-    begin = end - timedelta(seconds=document.seconds)
+    end = parse_utc(certificate.created_at)
+    begin = end - timedelta(seconds=certificate.seconds)
     created = parse_utc(record.created_at)
     if not begin - CLOCK_SKEW <= created <= end + CLOCK_SKEW:
-        yield f"it was made at {document.created_at}, and its record {record.record_id} at {record.created_at}"
+        yield f"it was made at {certificate.created_at}, and its record {record.record_id} at {record.created_at}"
 
 
 _NOT_IN_ALL_VERSIONS = (
@@ -387,11 +380,11 @@ class _VersionComparison(NamedTuple):
     """A sentence for each field that the other version judges by other rules."""
 
 
-def _compare_versions(certificate: Mapping[str, Any], again: Mapping[str, Any]) -> _VersionComparison:
+def _compare_versions(document: Mapping[str, Any], document_again: Mapping[str, Any]) -> _VersionComparison:
     """Compare a certificate of another version with the one that this version computes from the same records."""
     contradicting = []
     notes = []
-    for path, certified, computed in differences(_with_check_texts(certificate), _with_check_texts(again)):
+    for path, certified, computed in differences(_with_check_texts(document), _with_check_texts(document_again)):
         if path.startswith(_FROM_RULES) or path.endswith(_NOT_IN_ALL_VERSIONS):
             notes.append(f"{path}: {_text(certified)} in the certificate, and {_text(computed)} computed again")
         else:
@@ -402,14 +395,10 @@ def _compare_versions(certificate: Mapping[str, Any], again: Mapping[str, Any]) 
 def _with_check_texts(document: Mapping[str, Any]) -> dict[str, Any]:
     """A certificate whose checks are one text each, by part and name, so that two versions can be compared."""
     texts: dict[str, str] = {}
-    for check_facts in document["checks"]:
-        ratio = ""
-        if check_facts["ratio"] is not None:
-            ratio = str(Ratio(**check_facts["ratio"]))
-        limit = f"limit {check_facts['limit']}"
-        clauses = [check_facts["outcome"], check_facts["measured"], ratio, limit, check_facts["reason"]]
-        name = f"{check_facts['part']}: {check_facts['name']} against {check_facts['against']}"
-        texts[name] = ", ".join(filter(None, clauses))
+    for check in msgspec.convert(document["checks"], tuple[AcceptanceCheck, ...]):
+        ratio = str(check.ratio or "")
+        clauses = [check.outcome.value, check.measured, ratio, f"limit {check.limit}", check.reason]
+        texts[f"{check.part}: {check.name} against {check.against}"] = ", ".join(filter(None, clauses))
     return {**document, "checks": texts}
 
 

@@ -54,6 +54,11 @@ class AcceptanceCheck(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     """The ranks whose devices the outcome is about."""
 
+    @property
+    def reference_text(self) -> str:
+        """The reference of a number, without its value: `claim ROW` if `against` is `1,942 of claim ROW`."""
+        return self.against.partition(" of ")[2]
+
 
 def not_known(name: str, part: str, against: str, reason: str) -> AcceptanceCheck:
     """The result of a check that could not be made; `reason` says why."""

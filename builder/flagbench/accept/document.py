@@ -1,13 +1,14 @@
 """The types of a certificate, the JSON document `certificate/v1`.
 
-A certificate that is read may come from anybody, so every field has bounds. certificate.py writes and checks it.
+A certificate that is read may come from anybody, so every field has bounds. certificate.py makes and checks it, and
+run.py collects its facts: they change until the last run has ended.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, to_builtins
 
 from flagbench.accept.check import AcceptanceCheck, Outcome
 from flagbench.manifests.limits import AcceptanceLimit
@@ -16,7 +17,7 @@ from flagbench.records.scalars import Amount, Count, Name, RecordId, Time
 from flagbench.system.queries import Ending
 from flagbench.verdict.efficiency import Efficiency
 from flagbench_core.health.kernel_log import XidLog
-from flagbench_core.health.reading import DeviceHealth
+from flagbench_core.health.reading import DeviceHealth, HealthReading
 
 MOST_DEVICES = 1024
 """The most devices that `--gpus` accepts."""
@@ -39,9 +40,12 @@ class Action(Struct, frozen=True):
     """What to do with the machine."""
 
     do: Literal["use", "run again", "fix", "drain"]
-    ranks: Annotated[tuple[Rank, ...], Meta(max_length=MOST_DEVICES)]
-    devices: LimitedTexts
-    minutes: Minutes | None
+    ranks: Annotated[tuple[Rank, ...], Meta(max_length=MOST_DEVICES)] = ()
+    """The ranks whose devices are to be drained."""
+    devices: LimitedTexts = ()
+    """The UUIDs of these devices, as far as they are known."""
+    minutes: Minutes | None = None
+    """The `--minutes` of another run."""
     remedies: LimitedTexts = ()
     """What fixes the machine, for `fix`."""
 
@@ -115,7 +119,7 @@ class CertificateMachine(Struct, frozen=True):
 
 
 class Spread(Struct, frozen=True):
-    """A spread between sessions, as `priors.prior_to_json` writes it."""
+    """A spread between sessions that was known beforehand."""
 
     spread: Annotated[float, Meta(ge=0, le=1e9)]
     df: PositiveFloat
@@ -123,12 +127,12 @@ class Spread(Struct, frozen=True):
 
 
 class SpreadOfRuns(Spread, frozen=True):
-    """A spread between runs, as `priors.prior_to_json` writes it."""
+    """A spread between runs that was known beforehand."""
 
     session: Spread | None
 
 
-class RunPart(Struct, frozen=True):
+class RunPart(Struct):
     """One run of the acceptance."""
 
     case: Name
@@ -145,7 +149,7 @@ class RunPart(Struct, frozen=True):
     history: Annotated[tuple[RecordId, ...], Meta(max_length=100)]
     """The records of earlier runs that it is compared with."""
     priors: Annotated[dict[str, SpreadOfRuns], Meta(max_length=1000)]
-    """The spread between runs that was known beforehand, by metric."""
+    """The spreads that were known beforehand, by metric."""
     remedy: LimitedText = ""
     """What fixes the cause, if it could not be run."""
 
@@ -159,6 +163,10 @@ class ReadDevices(Struct, frozen=True):
     problem: LimitedText | None = None
     """Why no device was read."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the reading as JSON types, without fields that were not read."""
+        return HealthReading(self.devices, self.source, self.problem).to_dict()
+
 
 class HealthFacts(Struct, frozen=True):
     """The health of the devices before the runs and after the last one."""
@@ -168,8 +176,17 @@ class HealthFacts(Struct, frozen=True):
     xids: XidLog | None = None
     """Xid lines of the kernel log between the two readings; None if the vendor's driver writes none."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the health as JSON types, without fields that were not read."""
+        values = {"before": self.before.to_dict()}
+        if self.xids is not None:
+            values["xids"] = self.xids.to_dict()
+        if self.after is not None:
+            values["after"] = self.after.to_dict()
+        return values
 
-class Facts(Struct, frozen=True):
+
+class Facts(Struct):
     """The data that the checks are computed from, in addition to the records."""
 
     asked: Asked
@@ -182,7 +199,7 @@ class Facts(Struct, frozen=True):
     without_case: LimitedText | None
     """Why no case was run; None if one was."""
     ending: Literal["done", "interrupted"]
-    parts: Annotated[tuple[RunPart, ...], Meta(max_length=10)]
+    parts: Annotated[list[RunPart], Meta(max_length=10)]
     planned: Annotated[tuple[Name, ...], Meta(max_length=10)] = ()
     """The cases, in order; empty in certificates of versions that did not state them."""
     limits: Annotated[tuple[AcceptanceLimit, ...], Meta(max_length=100)] = ()
@@ -209,4 +226,12 @@ class Certificate(Struct, frozen=True):
     numbers: Annotated[tuple[Number, ...], Meta(max_length=10_000)]
     efficiency: Annotated[tuple[Efficiency, ...], Meta(max_length=10)]
     software: Annotated[dict[str, LimitedText], Meta(max_length=100)]
+    """The versions of the software of the runs, by name."""
     facts: Facts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document as JSON types."""
+        document: dict[str, Any] = to_builtins(self)
+        if self.facts.health is not None:
+            document["facts"]["health"] = self.facts.health.to_dict()
+        return document

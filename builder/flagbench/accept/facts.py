@@ -1,15 +1,13 @@
 """Collects the facts of a certificate about the machine: its devices, drivers and health before and after the runs.
 
-Facts are JSON in the shape of `document.Facts`. The checks (judge.py) are computed from the facts and the records.
+The checks (judge.py) are computed from the facts and the records.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import msgspec
-
+from flagbench.accept.document import Asked, CertificateMachine, Facts, HealthFacts, MachineDevice, ReadDevices
 from flagbench.accept.limits import limits_of
 from flagbench.accept.plan import AcceptancePlan
 from flagbench.machine.devices import Machine, this_machine
@@ -20,10 +18,10 @@ from flagbench.manifests.model import Catalog
 from flagbench_core.host_name import host_name
 
 
-def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
-    """Look at the machine before anything runs. Returns `document.Facts`; each run adds its own facts to `parts`.
+def facts_before(plan: AcceptancePlan, asked: Asked, catalog: Catalog) -> Facts:
+    """Look at the machine before anything runs. Each run then adds its own facts to `parts`.
 
-    `asked`: the options of the command, `document.Asked`.
+    `asked`: the options of the command.
     """
     on_devices = plan.stack.device_kind != "cpu" and bool(plan.parts)
     look = look_at_machine(plan.gpus, health=on_devices)
@@ -36,33 +34,33 @@ def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) 
         driver_floor = plan.stack.device.driver_floor
     devices = []
     for index, device in enumerate(machine.devices):
-        devices.append({"index": index, "name": device.name, "uuid": device.uuid})
-    return {
-        "asked": asked,
-        "gpus": plan.gpus,
-        "stack": plan.stack.name,
-        "device_kind": plan.stack.device_kind,
-        "driver_floor": driver_floor,
-        "machine": {
-            "host": host_name(),
-            "visible": machine.visible,
-            "problem": machine.problem,
-            "remedy": machine.remedy or "",
-            "tool": machine.tool.value,
-            "lost": machine.lost,
-            "devices": devices,
-            "drivers": look.drivers,
-            "foreign": [*look.programs],
-            "partitions": [*look.partitions, *_smaller_devices(machine, catalog)],
-            "capped": look.power_caps,
-        },
-        "planned": [part.case.name for part in plan.parts],
-        "without_case": plan.without_case,
-        "ending": "done",
-        "parts": [],
-        "limits": [msgspec.to_builtins(limit) for limit in limits],
-        "health": _health_before(look.health),
-    }
+        devices.append(MachineDevice(index, device.name, device.uuid))
+    return Facts(
+        asked=asked,
+        gpus=plan.gpus,
+        stack=plan.stack.name,
+        device_kind=plan.stack.device_kind,
+        driver_floor=driver_floor,
+        machine=CertificateMachine(
+            host=host_name(),
+            visible=machine.visible,
+            problem=machine.problem,
+            remedy=machine.remedy or "",
+            tool=machine.tool,
+            lost=tuple(machine.lost),
+            devices=tuple(devices),
+            drivers=tuple(look.drivers),
+            foreign=look.programs,
+            partitions=(*look.partitions, *_smaller_devices(machine, catalog)),
+            capped=tuple(look.power_caps),
+        ),
+        planned=tuple(part.case.name for part in plan.parts),
+        without_case=plan.without_case,
+        ending="done",
+        parts=[],
+        limits=limits,
+        health=_health_before(look.health),
+    )
 
 
 def _smaller_devices(machine: Machine, catalog: Catalog) -> list[str]:
@@ -83,33 +81,33 @@ def _smaller_devices(machine: Machine, catalog: Catalog) -> list[str]:
     return sentences
 
 
-def _health_before(health: MachineHealth | None) -> dict[str, Any] | None:
+def _health_before(health: MachineHealth | None) -> HealthFacts | None:
     """The first reading of the devices, and the number of the last line of the kernel log before this acceptance.
 
     None on a machine without devices to read.
     """
     if health is None or (health.problem is None and not health.devices):
         return None
-    facts: dict[str, Any] = {"before": _reading(health)}
+    xids = None
     if health.xids is not None:
-        facts["xids"] = replace(health.xids, xids=()).to_dict()
-    return facts
+        xids = replace(health.xids, xids=())
+    return HealthFacts(before=_reading(health), xids=xids)
 
 
-def add_health_after(facts: dict[str, Any]) -> None:
+def add_health_after(facts: Facts) -> None:
     """Read the devices again, and add the reading and the new lines of the kernel log to the facts."""
-    health_facts = facts["health"]
-    if health_facts is None:
+    if facts.health is None:
         return
-    log = health_facts.get("xids", {})
-    health = look_at_health(this_machine(), facts["gpus"], after=log.get("last"))
-    health_facts["after"] = _reading(health)
+    xids = facts.health.xids
+    last_before = None
+    if xids is not None:
+        last_before = xids.last
+    health = look_at_health(this_machine(), facts.gpus, after=last_before)
     if health.xids is not None:
-        health_facts["xids"] = {**health.xids.to_dict(), "last": log.get("last")}
+        xids = replace(health.xids, last=last_before)
+    facts.health = HealthFacts(before=facts.health.before, after=_reading(health), xids=xids)
 
 
-def _reading(health: MachineHealth) -> dict[str, Any]:
-    """`document.ReadDevices` as JSON: the kernel log is a fact apart."""
-    reading = health.to_dict()
-    reading.pop("xids", None)
-    return reading
+def _reading(health: MachineHealth) -> ReadDevices:
+    """The reading of the devices alone: the kernel log is a fact apart."""
+    return ReadDevices(health.devices, health.source, health.problem)

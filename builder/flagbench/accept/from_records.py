@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from flagbench.accept.document import Facts
+from flagbench.accept.document import (
+    Asked,
+    CertificateMachine,
+    Facts,
+    HealthFacts,
+    MachineDevice,
+    ReadDevices,
+    RunPart,
+)
 from flagbench.accept.limits import limits_of
 from flagbench.accept.plan import SERVING, SERVING_GPUS
 from flagbench.accept.run import Accepted, add_history
@@ -30,6 +38,7 @@ from flagbench.verdict.samples import start_of
 from flagbench.verdict.series import CLOCK_SKEW
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
+from flagbench_core.health.reading import DeviceHealth
 
 _ASKED_MINUTES = 10.0
 """The minutes of an acceptance unless others are asked for; a record does not say how many were."""
@@ -69,8 +78,8 @@ def accept_from_store(store: Store, host: str, catalog: Catalog) -> StoredAccept
     records = sorted((read.record for read in by_case.values()), key=lambda record: record.created_at)
     contents = {read.record.record_id: read.content for read in by_case.values()}
     accepted = Accepted(facts_of_records(records, catalog), contents)
-    for part in accepted.facts["parts"]:
-        add_history(by_case[part["case"]].record, part, accepted, store)
+    for run in accepted.facts.parts:
+        add_history(by_case[run.case].record, run, accepted, store)
     end = records[-1].created_at
     return StoredAcceptance(accepted, end, (parse_utc(end) - start_of(records[0])).total_seconds())
 
@@ -157,8 +166,8 @@ def _find_problem(record: Record, catalog: Catalog) -> FlagbenchError | None:
     return None
 
 
-def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, Any]:
-    """Return the facts of an acceptance whose runs left these records, `document.Facts` as JSON.
+def facts_of_records(records: Sequence[Record], catalog: Catalog) -> Facts:
+    """Return the facts of an acceptance whose runs left these records.
 
     Args:
         records: the record of each case that ran on one machine, each of one node.
@@ -179,37 +188,29 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> dict[str, A
     if any(_has_image(record) for record in records):
         driver_floor = stack.device.driver_floor
     machine = _machine_facts(in_order, gpus - missing)
-    device_names = [device["name"] for device in machine["devices"]]
-    limits = limits_of(catalog, device_names, processor=stack.device_kind == "cpu")
+    device_names = [device.name for device in machine.devices]
     serving = [record for record in in_order if record.case == SERVING]
     of_all_devices = [record for record in in_order if record not in serving]
-    facts = {
-        "asked": {
-            "minutes": _ASKED_MINUTES,
-            "gpus": gpus,
-            "case": None,
-            "price_per_hour": None,
-            "serving": bool(serving),
-        },
-        "gpus": gpus,
-        "stack": stack.name,
-        "device_kind": stack.device_kind,
-        "driver_floor": driver_floor,
-        "machine": machine,
-        "without_case": None,
-        "ending": "done",
-        "parts": [_part_facts(record) for record in in_order],
-        "limits": [msgspec.to_builtins(limit) for limit in limits],
-        "health": _health_facts(of_all_devices or serving),
-        "off_node": True,
-    }
+    facts = Facts(
+        asked=Asked(minutes=_ASKED_MINUTES, gpus=gpus, case=None, price_per_hour=None, serving=bool(serving)),
+        gpus=gpus,
+        stack=stack.name,
+        device_kind=stack.device_kind,
+        driver_floor=driver_floor,
+        machine=machine,
+        without_case=None,
+        ending="done",
+        parts=[_run_facts(record) for record in in_order],
+        limits=limits_of(catalog, device_names, processor=stack.device_kind == "cpu"),
+        health=_health_facts(of_all_devices or serving),
+        off_node=True,
+    )
     try:
-        msgspec.convert(facts, Facts)
+        return msgspec.convert(msgspec.to_builtins(facts), Facts)
     except msgspec.ValidationError as error:
         raise FlagbenchError(
             f"its records cannot be judged: {error}", remedy="run it again", code=ExitCode.DATA
         ) from error
-    return facts
 
 
 def _unknown_error(kind: str, name: str) -> FlagbenchError:
@@ -239,15 +240,15 @@ def _has_image(record: Record) -> bool:
     return any((image.id, image.digest, image.context_digest))
 
 
-def _machine_facts(records: Sequence[Record], visible: int) -> dict[str, Any]:
-    """The machine as its records show it, `document.CertificateMachine` as JSON.
+def _machine_facts(records: Sequence[Record], visible: int) -> CertificateMachine:
+    """The machine as its records show it.
 
     `visible`: the number of devices that runs could use, if none was asked to use fewer.
     """
-    devices: list[dict[str, Any]] = []
+    devices = []
     most_devices = max(records, key=lambda record: len(record.system.devices))
     for device in most_devices.system.devices:
-        devices.append({"index": device.index, "name": device.name, "uuid": device.uuid or ""})
+        devices.append(MachineDevice(device.index, device.name, device.uuid or ""))
     refused = [record for record in records if record.status.exit_code == ExitCode.WRONG_HARDWARE]
     problem = None
     remedy = ""
@@ -255,17 +256,17 @@ def _machine_facts(records: Sequence[Record], visible: int) -> dict[str, Any]:
         problem = refused[0].status.reason
         remedy = refused[0].status.remedy or ""
     drivers = {record.system.driver for record in records if record.system.driver}
-    return {
-        "host": host_of(records[0]) or "",
-        "visible": visible,
-        "problem": problem,
-        "remedy": remedy,
-        "devices": devices,
-        "drivers": sorted(drivers),
-        "foreign": _foreign_processes(records),
-        "partitions": [device["uuid"] for device in devices if device["uuid"].startswith(_PARTITION)],
-        "capped": _power_caps(records),
-    }
+    return CertificateMachine(
+        host=host_of(records[0]) or "",
+        visible=visible,
+        problem=problem,
+        remedy=remedy,
+        devices=tuple(devices),
+        drivers=tuple(sorted(drivers)),
+        foreign=tuple(_foreign_processes(records)),
+        partitions=tuple(device.uuid for device in devices if device.uuid.startswith(_PARTITION)),
+        capped=tuple(_power_caps(records)),
+    )
 
 
 def _telemetry_devices(record: Record) -> Sequence[DeviceTelemetry]:
@@ -297,33 +298,33 @@ def _power_caps(records: Sequence[Record]) -> list[str]:
     return [clauses[rank] for rank in sorted(clauses)]
 
 
-def _part_facts(record: Record) -> dict[str, Any]:
-    """The facts of one run, `document.RunPart` as JSON."""
-    return {
-        "case": record.case,
-        "target": f"{record.case}:{record.stack}",
-        "why": "its record is in the store",
-        "record_id": record.record_id,
-        "state": record.status.state,
-        "reason": record.status.reason,
-        "history": [],
-        "priors": {},
-    }
+def _run_facts(record: Record) -> RunPart:
+    """The facts of one run."""
+    return RunPart(
+        case=record.case,
+        target=f"{record.case}:{record.stack}",
+        why="its record is in the store",
+        record_id=record.record_id,
+        state=record.status.state,
+        reason=record.status.reason,
+        history=(),
+        priors={},
+    )
 
 
-def _health_facts(records: Sequence[Record]) -> dict[str, Any] | None:
-    """The health of the devices before the first run and after the last, `document.HealthFacts` as JSON.
+def _health_facts(records: Sequence[Record]) -> HealthFacts | None:
+    """The health of the devices before the first run and after the last.
 
     None if no run read it. The lines of the kernel log are not in a record.
     """
-    before: list[dict[str, Any]] = []
-    after: list[dict[str, Any]] = []
+    before: list[DeviceHealth] = []
+    after: list[DeviceHealth] = []
     for record in records:
         readings = [device.health for device in _telemetry_devices(record) if device.health is not None]
         if not before:
-            before = [reading.before.to_dict() for reading in readings if reading.before is not None]
-        of_run = [reading.after.to_dict() for reading in readings if reading.after is not None]
+            before = [reading.before for reading in readings if reading.before is not None]
+        of_run = [reading.after for reading in readings if reading.after is not None]
         after = of_run or after
     if not before and not after:
         return None
-    return {"before": {"devices": before}, "after": {"devices": after}}
+    return HealthFacts(before=ReadDevices(tuple(before)), after=ReadDevices(tuple(after)))

@@ -6,9 +6,9 @@ Facts are those of a certificate (document.Facts): the machine, the runs and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from flagbench.accept.check import AcceptanceCheck, Outcome, did_not_run
 from flagbench.accept.checks.devices import peer_checks, uuid_by_rank
@@ -26,7 +26,7 @@ from flagbench.accept.checks.run import (
 )
 from flagbench.accept.checks.soak import soak_checks
 from flagbench.accept.checks.speed import JudgedRun, speed_checks
-from flagbench.accept.document import Facts, RunPart
+from flagbench.accept.document import Action, Facts, RunPart
 from flagbench.accept.limits import limits_of
 from flagbench.accept.priors import terms_of
 from flagbench.manifests.limits import AcceptanceLimit, Kind
@@ -49,7 +49,7 @@ RETRY_FACTOR = 2
 
 
 def checks_of(
-    facts: Mapping[str, Any],
+    facts: Facts,
     records: Mapping[str, Record],
     catalog: Catalog,
     subjects: Mapping[str, Subject] | None = None,
@@ -57,29 +57,28 @@ def checks_of(
     """Every check of an acceptance, in the order in which it was made.
 
     Args:
-        facts: the facts of the certificate, `document.Facts` as JSON.
+        facts: the facts of the certificate.
         records: the records that the certificate names, by id.
         catalog: the cases, claims and limits.
         subjects: the records of its runs, recomputed, by id, from a caller that has them; None: recompute them.
     """
-    typed_facts = msgspec.convert(facts, Facts)
-    checks = list(preflight_checks(typed_facts))
-    for index, part in enumerate(typed_facts.parts):
+    checks = list(preflight_checks(facts))
+    for index, part in enumerate(facts.parts):
         subject = _subject_of(part, records, catalog, subjects or {})
-        for check in _part_checks(part, subject, typed_facts, records, catalog):
-            if _is_soak(index, typed_facts):
-                check = msgspec.structs.replace(check, part=SOAK)
+        for check in _part_checks(part, subject, facts, records, catalog):
+            if _is_soak(index, facts):
+                check = replace(check, part=SOAK)
             checks.append(check)
-    checks += health_checks(typed_facts, records)
+    checks += health_checks(facts, records)
     if any(check.outcome is Outcome.FAIL for check in checks):  # no further run is begun after a failure
         return tuple(checks)
-    for index in range(len(typed_facts.parts), len(typed_facts.planned)):
-        name: str = typed_facts.planned[index]
-        if _is_soak(index, typed_facts):
+    for index in range(len(facts.parts), len(facts.planned)):
+        name: str = facts.planned[index]
+        if _is_soak(index, facts):
             name = SOAK
         checks.append(did_not_run(name, "planned, but not run"))
-    if typed_facts.without_case:
-        checks.append(did_not_run("case", typed_facts.without_case))
+    if facts.without_case:
+        checks.append(did_not_run("case", facts.without_case))
     return tuple(checks)
 
 
@@ -166,18 +165,24 @@ def _limits(facts: Facts, catalog: Catalog) -> tuple[AcceptanceLimit, ...]:
     return limits_of(catalog, names, processor=facts.device_kind == "cpu")
 
 
-def conclude(
-    checks: Sequence[AcceptanceCheck], facts: Mapping[str, Any], records: Mapping[str, Record]
-) -> dict[str, Any]:
-    """Conclude the acceptance. Returns its `outcome`, its `reason`, and what to do with the machine as `action`."""
-    typed_facts = msgspec.convert(facts, Facts)
+class Conclusion(NamedTuple):
+    """What follows from the checks of an acceptance."""
+
+    outcome: Outcome
+    reason: str
+    """Why it has this outcome."""
+    action: Action
+
+
+def conclude(checks: Sequence[AcceptanceCheck], facts: Facts, records: Mapping[str, Record]) -> Conclusion:
+    """Conclude an acceptance from its checks."""
     failed = [check for check in checks if check.outcome is Outcome.FAIL]
     undecided = [check for check in checks if check.outcome is Outcome.INCONCLUSIVE]
-    kinds_not_compared = _kinds_not_compared(checks, typed_facts)
+    kinds_not_compared = _kinds_not_compared(checks, facts)
     if failed:
         outcome = Outcome.FAIL
         reason = _reasons(failed)
-    elif typed_facts.ending == "interrupted":
+    elif facts.ending == "interrupted":
         outcome = Outcome.INCONCLUSIVE
         reason = "interrupted"
     elif undecided:
@@ -189,10 +194,9 @@ def conclude(
     else:
         outcome = Outcome.PASS
         reason = _reason_to_pass(checks)
-    if typed_facts.off_node:
+    if facts.off_node:
         reason = f"{reason}; judged off the node, from its records"
-    action = _action(outcome, failed, undecided, typed_facts, records)
-    return {"outcome": outcome.value, "reason": reason, "action": action}
+    return Conclusion(outcome, reason, _action(outcome, failed, undecided, facts, records))
 
 
 def _reasons(checks: Sequence[AcceptanceCheck]) -> str:
@@ -254,27 +258,26 @@ def _action(
     undecided: Sequence[AcceptanceCheck],
     facts: Facts,
     records: Mapping[str, Record],
-) -> dict[str, Any]:
-    """What to do with the machine, `document.Action` as JSON: the gravest of `drain`, `fix`, `run again` and `use`.
+) -> Action:
+    """What to do with the machine: the gravest of `drain`, `fix`, `run again` and `use`.
 
     A failed check without a remedy is evidence against a device, so the machine is drained.
     """
-    action: dict[str, Any] = {"do": "use", "ranks": [], "devices": [], "minutes": None, "remedies": []}
     if outcome is Outcome.PASS:
-        return action
+        return Action("use")
     against_device = [check for check in failed if not check.remedy]
-    remedies = list(dict.fromkeys(check.remedy for check in (*failed, *undecided) if check.remedy))
     if against_device:
         ranks = sorted({rank for check in against_device for rank in check.ranks})
-        return {**action, "do": "drain", "ranks": ranks, "devices": _uuids(ranks, facts, records)}
+        return Action("drain", tuple(ranks), _uuids(ranks, facts, records))
+    remedies = dict.fromkeys(check.remedy for check in (*failed, *undecided) if check.remedy)
     if remedies:
-        return {**action, "do": "fix", "remedies": remedies}
+        return Action("fix", remedies=tuple(remedies))
     if facts.off_node:  # records do not say how many minutes they had
-        return {**action, "do": "run again"}
+        return Action("run again")
     minutes = facts.asked.minutes
     if any(_needs_more_time(check) for check in undecided):
         minutes = RETRY_FACTOR * minutes
-    return {**action, "do": "run again", "minutes": minutes}
+    return Action("run again", minutes=minutes)
 
 
 def _needs_more_time(check: AcceptanceCheck) -> bool:
@@ -287,11 +290,11 @@ def _needs_more_time(check: AcceptanceCheck) -> bool:
     return check.ratio is not None
 
 
-def _uuids(ranks: Sequence[int], facts: Facts, records: Mapping[str, Record]) -> list[str]:
+def _uuids(ranks: Sequence[int], facts: Facts, records: Mapping[str, Record]) -> tuple[str, ...]:
     """The UUIDs of the devices of `ranks`, from the records of this acceptance, or else from the list of devices."""
     uuids = {device.index: device.uuid for device in facts.machine.devices}
     for part in facts.parts:
         record = records.get(part.record_id or "")
         if record is not None:
             uuids |= uuid_by_rank(record)
-    return [uuids[rank] for rank in ranks if uuids.get(rank)]  # a processor has none
+    return tuple(uuids[rank] for rank in ranks if uuids.get(rank))  # a processor has none

@@ -1,4 +1,4 @@
-"""Converts spreads between runs to JSON for a certificate, and back to the terms of a comparison.
+"""Converts spreads between runs to those of a certificate, and back to the terms of a comparison.
 
 A prior is a spread that is known beforehand, from the store or by default. It gives a single run an interval.
 """
@@ -6,9 +6,8 @@ A prior is a spread that is known beforehand, from the store or by default. It g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from flagbench.accept.document import SpreadOfRuns
+from flagbench.accept.document import Spread, SpreadOfRuns
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.stats.between import Prior, SessionSpread
 
@@ -17,12 +16,12 @@ _MOST_DF = 1e9
 `document.PositiveFloat`."""
 
 
-def prior_to_json(prior: Prior) -> dict[str, Any]:
-    """A spread between runs as JSON; `document.SpreadOfRuns` has its fields."""
+def spread_of(prior: Prior) -> SpreadOfRuns:
+    """A spread between runs as a certificate states it."""
     session = None
     if prior.session is not None:
-        session = {**prior.session._asdict(), "df": min(prior.session.df, _MOST_DF)}
-    return {**prior._asdict(), "df": min(prior.df, _MOST_DF), "session": session}
+        session = Spread(prior.session.spread, min(prior.session.df, _MOST_DF), prior.session.source)
+    return SpreadOfRuns(prior.spread, min(prior.df, _MOST_DF), prior.source, session)
 
 
 def terms_of(priors: Mapping[str, SpreadOfRuns]) -> Terms:

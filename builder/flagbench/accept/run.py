@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+
+from msgspec.structs import replace
 
 from flagbench.accept.check import Outcome
+from flagbench.accept.document import Asked, Facts, RunPart
 from flagbench.accept.facts import add_health_after, facts_before
 from flagbench.accept.judge import checks_of
 from flagbench.accept.part import Part
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan
-from flagbench.accept.priors import prior_to_json
+from flagbench.accept.priors import spread_of
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
 from flagbench.history.priors import MOST_EARLIER_RUNS, earlier_runs, store_priors
@@ -49,17 +51,14 @@ LATE_SECONDS = 4.0
 class Accepted:
     """The results of an acceptance, which its certificate is computed from."""
 
-    facts: dict[str, Any]
-    """`document.Facts` as JSON."""
+    facts: Facts
     records: dict[str, bytes] = field(default_factory=dict)
     """The content of each record, by id."""
     stored: bool = True
     """Whether the records of all runs could be stored."""
 
 
-def run_plan(
-    plan: AcceptancePlan, catalog: Catalog, store: Store, clock: AcceptanceClock, asked: dict[str, Any]
-) -> Accepted:
+def run_plan(plan: AcceptancePlan, catalog: Catalog, store: Store, clock: AcceptanceClock, asked: Asked) -> Accepted:
     """Run every part of the plan for which there is time, until a check fails.
 
     A run that fails, a missing image and an interruption are among the facts. Raises FlagbenchError if there is no
@@ -80,10 +79,10 @@ def run_plan(
                     seconds_left -= soak_seconds
                 interrupted = _run_part(part, accepted, store, clock, seconds_left)
                 if interrupted or delaying.signalled is not None:
-                    facts["ending"] = "interrupted"
+                    facts.ending = "interrupted"
                     break
     except KeyboardInterrupt:
-        facts["ending"] = "interrupted"
+        facts.ending = "interrupted"
     return accepted
 
 
@@ -95,18 +94,18 @@ def _can_start(plan: AcceptancePlan, accepted: Accepted) -> bool:
     parts = []
     can_start = True
     for part in plan.parts:
-        facts = _part_facts(part)
-        facts["reason"] = "not begun, as another run cannot start"
+        run = _not_run(part, "not begun, as another run cannot start")
         try:
             part.target.launcher.check(part.target.request)
         except FlagbenchError as error:
             if error.code is ExitCode.ENGINE:  # nothing is known about the machine
                 raise
-            facts.update(reason=error.message, remedy=error.remedy or "")
+            run.reason = error.message
+            run.remedy = error.remedy or ""
             can_start = False
-        parts.append(facts)
+        parts.append(run)
     if not can_start:
-        accepted.facts["parts"] += parts
+        accepted.facts.parts += parts
     return can_start
 
 
@@ -117,19 +116,18 @@ def _fails(accepted: Accepted, catalog: Catalog) -> bool:
     return any(check.outcome is Outcome.FAIL for check in checks)
 
 
-def _part_facts(part: Part) -> dict[str, Any]:
-    """The facts of a part that was not run yet, `document.RunPart` as JSON."""
-    return {
-        "case": part.case.name,
-        "target": part.target.name,
-        "why": part.why,
-        "record_id": None,
-        "state": "not run",
-        "reason": None,
-        "remedy": "",
-        "history": [],
-        "priors": {},
-    }
+def _not_run(part: Part, reason: str | None = None) -> RunPart:
+    """The facts of a part that was not run, or not yet."""
+    return RunPart(
+        case=part.case.name,
+        target=part.target.name,
+        why=part.why,
+        record_id=None,
+        state="not run",
+        reason=reason,
+        history=(),
+        priors={},
+    )
 
 
 def _run_part(part: Part, accepted: Accepted, store: Store, clock: AcceptanceClock, seconds_left: float) -> bool:
@@ -138,10 +136,10 @@ def _run_part(part: Part, accepted: Accepted, store: Store, clock: AcceptanceClo
     Raises FlagbenchError if it is the first part and cannot be run: then nothing is known about the machine.
     """
     name = part.target.name
-    facts = _part_facts(part)
-    accepted.facts["parts"].append(facts)
+    run = _not_run(part)
+    accepted.facts.parts.append(run)
     if seconds_left < LEAST_SECONDS:
-        facts["reason"] = f"there was no time left: {max(seconds_left, 0):.0f} s"
+        run.reason = f"there was no time left: {max(seconds_left, 0):.0f} s"
         return False
     print_note(f"flagbench: accept: {name}, about {part.seconds:.0f} s; {seconds_left:.0f} s are left")
     timeout = max(LEAST_TIMEOUT, min(seconds_left * TIMEOUT_SHARE, MOST_TIMEOUT))
@@ -150,34 +148,37 @@ def _run_part(part: Part, accepted: Accepted, store: Store, clock: AcceptanceClo
         with _limit(seconds_left + LATE_SECONDS):
             finished = run_and_keep(target, store)
     except FlagbenchError as error:
-        if len(accepted.facts["parts"]) == 1:
+        if len(accepted.facts.parts) == 1:
             raise
-        facts.update(reason=error.message, remedy=error.remedy or "")
+        run.reason = error.message
+        run.remedy = error.remedy or ""
         return False
-    facts["state"] = "ended without a record"
+    run.state = "ended without a record"
     add_health_after(accepted.facts)
     accepted.stored = accepted.stored and finished.kept
     # A signal after that time came from `_limit`, not from the user.
     interrupted = finished.result.signalled and clock.seconds_left > -LATE_SECONDS
     has_record = finished.result.record.strip() and finished.code != ExitCode.USAGE
     if has_record:
-        _add_record(finished, facts, accepted, store)
+        _add_record(finished, run, accepted, store)
     return interrupted
 
 
-def _add_record(finished: Finished, facts: dict[str, Any], accepted: Accepted, store: Store) -> None:
-    """Add the record of a run to the acceptance, and its state and earlier runs to the facts of its part."""
+def _add_record(finished: Finished, run: RunPart, accepted: Accepted, store: Store) -> None:
+    """Add the record of a run to the acceptance, and its state and earlier runs to the facts of the run."""
     record = read_record(finished.result.record)
-    facts.update(record_id=record.record_id, state=record.status.state, reason=record.status.reason)
+    run.record_id = record.record_id
+    run.state = record.status.state
+    run.reason = record.status.reason
     if record.system.host:  # the machine of the container engine, which may be another one
-        accepted.facts["machine"]["host"] = record.system.host
+        accepted.facts.machine = replace(accepted.facts.machine, host=record.system.host)
     accepted.records[record.record_id] = finished.result.record
     if finished.kept:
-        add_history(record, facts, accepted, store)
+        add_history(record, run, accepted, store)
 
 
-def add_history(record: Record, facts: dict[str, Any], accepted: Accepted, store: Store) -> None:
-    """Add the earlier runs that a run is compared with, and the spread between them, to the facts of its part."""
+def add_history(record: Record, run: RunPart, accepted: Accepted, store: Store) -> None:
+    """Add the earlier runs that a run is compared with, and the spread between them, to the facts of the run."""
     if record.status.state != "ok":
         return
     try:
@@ -190,8 +191,8 @@ def add_history(record: Record, facts: dict[str, Any], accepted: Accepted, store
     records = {}
     for earlier_record, content in zip(earlier, contents, strict=True):
         records[earlier_record.record_id] = content
-    facts["history"] = [*records]
-    facts["priors"] = {name: prior_to_json(prior) for name, prior in priors.items()}
+    run.history = tuple(records)
+    run.priors = {name: spread_of(prior) for name, prior in priors.items()}
     accepted.records.update(records)
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
 from flagbench.accept.certificate import JUNIT, PAGE, certificate_of, files_of
+from flagbench.accept.certificate_page import certificate_blocks
+from flagbench.accept.check import Outcome
+from flagbench.accept.document import Asked, Certificate
 from flagbench.accept.from_records import accept_from_store
 from flagbench.accept.options import AcceptOptions
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, plan_of
@@ -35,14 +37,17 @@ from flagbench.options import takes_options, words
 from flagbench.price import price_here, price_of
 from flagbench.records.bundle_documents import write_bundle
 from flagbench.records.store import open_store
-from flagbench.report.certificate_page import certificate_blocks
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.target import ViaOption
 from flagbench.system.clock import utc_now
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.host_name import host_name
 
-_EXIT_CODES = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}
+_EXIT_CODES = {
+    Outcome.PASS: ExitCode.OK,
+    Outcome.FAIL: ExitCode.BELOW,
+    Outcome.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+}
 """The exit codes of the outcomes."""
 _OUTCOMES = (
     "PASS: every check passes, and matmuls and memory were compared with a reference",
@@ -110,14 +115,14 @@ def command(
     plan = plan_of(
         catalog, options.minutes, options.gpus, options.case, via, records, options.soak, serving=options.serving
     )
-    asked = {
-        "minutes": options.minutes,
-        "gpus": options.gpus,
-        "case": options.case,
-        "price_per_hour": price_per_hour,
-        "soak": options.soak,
-        "serving": options.serving,
-    }
+    asked = Asked(
+        minutes=options.minutes,
+        gpus=options.gpus,
+        case=options.case,
+        price_per_hour=price_per_hour,
+        soak=options.soak,
+        serving=options.serving,
+    )
     _announce(plan, options.total_minutes)
     if dry_run:
         _announce_outcomes()
@@ -171,9 +176,7 @@ def _accept_from(
     return _show(certificate, acceptance.accepted, outputs, wide=wide, as_json=as_json)
 
 
-def _show(
-    certificate: dict[str, Any], accepted: Accepted, outputs: _Outputs, *, wide: bool, as_json: bool
-) -> ExitCode:
+def _show(certificate: Certificate, accepted: Accepted, outputs: _Outputs, *, wide: bool, as_json: bool) -> ExitCode:
     """Write and print a certificate; returns the exit code."""
     files = files_of(certificate, accepted.records, os.environ)
     write_failure = None
@@ -188,7 +191,7 @@ def _show(
     except FlagbenchError as error:
         write_failure = error  # reported below: the certificate that could not be written is printed first
     if as_json:
-        echo_json(certificate)
+        echo_json(certificate.to_dict())
         for line in written:
             print_note(f"flagbench: accept: {line}")
     else:
@@ -207,11 +210,11 @@ def _price_per_hour(price: float | None) -> float | None:
     return price_of(price, "--price")
 
 
-def _exit_code(certificate: Mapping[str, Any], *, all_stored: bool) -> ExitCode:
+def _exit_code(certificate: Certificate, *, all_stored: bool) -> ExitCode:
     """The exit code of a certificate. A machine that passes ends with another one if something was not stored."""
-    if certificate["facts"]["ending"] == "interrupted":
+    if certificate.facts.ending == "interrupted":
         return ExitCode.INTERRUPTED
-    code = _EXIT_CODES[certificate["outcome"]]
+    code = _EXIT_CODES[certificate.outcome]
     if code is ExitCode.OK and not all_stored:
         return ExitCode.NOT_STORED
     return code

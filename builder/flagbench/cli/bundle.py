@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from flagbench.accept import certificate
+from flagbench.accept.certificate_page import certificate_blocks
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.console.output import echo_json, print_page
 from flagbench.console.page import Lines
@@ -18,7 +19,6 @@ from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.records.bundle_documents import opened
-from flagbench.report.certificate_page import certificate_blocks
 from flagbench.report.verdict_page import verdict_blocks
 from flagbench.runs.reproduce.bundle import BundleCheck, check_bundle, read_contents
 from flagbench_core.exit_codes import ExitCode
@@ -54,7 +54,7 @@ def verify(
         if certificate.CERTIFICATE in files:
             subject = "certificate"
             checked = certificate.check(files, catalog)
-            about = {"certificate": checked.certificate}
+            about = {"certificate": checked.certificate.to_dict()}
             blocks = []
             if not checked.problems:
                 blocks = certificate_blocks(checked.certificate)

@@ -284,7 +284,7 @@ class Stack(StackManifest, Manifest):
         return self.base.image
 
     @property
-    def device_kind(self) -> str:
+    def device_kind(self) -> Literal["cpu", "cuda"]:
         """The type of the devices in torch: `cpu`, or `cuda`, which includes devices of other vendors."""
         return self.device.kind
 

@@ -1,8 +1,8 @@
 """The charts of a report: what each of them shows of records and verdicts, and the same numbers as a table.
 
-`site`, `certificate_page` and the generated pictures of the docs make charts here; the template `charts.j2` draws
-them. There are two kinds: a chart of rows has one value in each row and an x axis, and a chart of lines has an x axis
-of steps or runs and a y axis of values.
+`site`, the page of a certificate and the generated pictures of the docs make charts here; the template `charts.j2`
+draws them. There are two kinds: a chart of rows has one value in each row and an x axis, and a chart of lines has an
+x axis of steps or runs and a y axis of values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes the HTML pages of reports and certificates, and charts as SVG files, from the templates of this package.
 
-A page is one file that needs no server, network or script. `site` and `certificate_page` say what is on it.
+A page is one file that needs no server, network or script. `site` and the page of a certificate say what is on it.
 """
 
 from __future__ import annotations

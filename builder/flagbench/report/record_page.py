@@ -135,7 +135,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
         _facts_table(record),
         _metric_table(record),
         _measurement_table(record),
-        _lap_table(record),
+        lap_table(record),
         _absent_table(record),
         _condition_table(record),
         _check_table(record),
@@ -222,7 +222,7 @@ def _measurement_table(record: Record) -> Table:
     return with_slowest(table, slowest_devices, "SLOWEST DEVICE", place=columns.index("UNIT") + 1)
 
 
-def _lap_table(record: Record) -> Table:
+def lap_table(record: Record) -> Table:
     """Return a table of a soak, which measures in several laps whether a device becomes slower.
 
     A row is a measurement: the device that became slowest, and its rate in the late laps over that in the early ones.

@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
 
 from catalogs import CATALOG
 from flagbench.accept import certificate
+from flagbench.accept.certificate_page import action_text, certificate_blocks, machine_text
+from flagbench.accept.certificate_page import render as certificate_html
 from flagbench.accept.check import Outcome
-from flagbench.accept.judge import checks_of, conclude
+from flagbench.accept.document import Author, Certificate, Facts
+from flagbench.accept.judge import Conclusion, checks_of, conclude
 from flagbench.accept.limits import limits_of
-from flagbench.accept.priors import prior_to_json
+from flagbench.accept.priors import spread_of
 from flagbench.accept.run import Accepted, runs_to_compare
 from flagbench.console.page import render
 from flagbench.machine.disturbance_limits import OTHER_PROCESSORS, STOLEN
@@ -26,8 +31,6 @@ from flagbench.records.bundle_archive import unpacked
 from flagbench.records.bundle_documents import write_bundle
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
-from flagbench.report.certificate_page import action_text, certificate_blocks, machine_text
-from flagbench.report.certificate_page import render as certificate_html
 from flagbench.verdict.efficiency import Efficiency
 from flagbench.verdict.stats.between import SESSION_SPREAD, Prior
 from flagbench_core.exit_codes import ExitCode
@@ -70,10 +73,10 @@ def accepted(change: Callable[[Raw, Raw], Any] = lambda facts, raw: None) -> Acc
         "limits": to_builtins(limits_of(CATALOG, [], processor=True)),
     }
     change(facts, raw)
-    return Accepted(facts, {raw["record_id"]: json.dumps(raw).encode()})
+    return Accepted(convert(facts, Facts), {raw["record_id"]: json.dumps(raw).encode()})
 
 
-def concluded(change: Callable[[Raw, Raw], Any]) -> tuple[dict[str, Any], dict[str, Outcome]]:
+def concluded(change: Callable[[Raw, Raw], Any]) -> tuple[Conclusion, dict[str, Outcome]]:
     found = accepted(change)
     records = {name: read_record(content) for name, content in found.records.items()}
     checks = checks_of(found.facts, records, CATALOG)
@@ -104,7 +107,7 @@ def quota(facts: Raw, raw: Raw) -> None:
 
 def test_an_idle_machine_of_like_devices_passes() -> None:
     found, checks = concluded(lambda facts, raw: None)
-    assert (found["outcome"], found["action"]["do"]) == ("PASS", "use")
+    assert (found.outcome, found.action.do) == ("PASS", "use")
     assert set(checks.values()) == {Outcome.PASS}
 
 
@@ -118,7 +121,7 @@ def test_an_idle_machine_of_like_devices_passes() -> None:
 )
 def test_a_fault_fails_and_names_the_rank(change: Callable[[Raw, Raw], Any], name: str, ranks: list[int]) -> None:
     found, checks = concluded(change)
-    assert (found["outcome"], found["action"]["do"], found["action"]["ranks"]) == ("FAIL", "drain", ranks)
+    assert (found.outcome, found.action.do, list(found.action.ranks)) == ("FAIL", "drain", ranks)
     assert checks[name] is Outcome.FAIL
 
 
@@ -156,9 +159,9 @@ def sliced(facts: Raw, raw: Raw) -> None:
 )
 def test_what_can_be_mended_is_fixed(change: Callable[[Raw, Raw], Any], name: str, outcome: str) -> None:
     found, checks = concluded(change)
-    assert (found["outcome"], found["action"]["do"], len(found["action"]["remedies"])) == (outcome, "fix", 1)
+    assert (found.outcome, found.action.do, len(found.action.remedies)) == (outcome, "fix", 1)
     assert checks[name] is Outcome(outcome)
-    assert found["action"]["remedies"][0] in action_text(found)
+    assert found.action.remedies[0] in action_text(found.action)
 
 
 @pytest.mark.parametrize(
@@ -174,20 +177,20 @@ def test_what_can_be_mended_is_fixed(change: Callable[[Raw, Raw], Any], name: st
 )
 def test_what_is_not_decided_is_run_again(change: Callable[[Raw, Raw], Any]) -> None:
     found, _ = concluded(change)
-    assert (found["outcome"], found["action"]["do"]) == ("INCONCLUSIVE", "run again")
-    assert found["action"]["minutes"] >= 1
-    assert f"--minutes {found['action']['minutes']:g}" in action_text(found)
+    assert (found.outcome, found.action.do) == ("INCONCLUSIVE", "run again")
+    assert found.action.minutes >= 1
+    assert f"--minutes {found.action.minutes:g}" in action_text(found.action)
 
 
 @pytest.mark.parametrize(("state", "minutes"), [("not run", 2), ("interrupted", 2), ("failed", 1)])
 def test_only_a_run_that_was_cut_short_is_given_more_minutes(state: str, minutes: float) -> None:
     found, _ = concluded(lambda facts, raw: facts["parts"][0].update(record_id=None, state=state))
-    assert found["action"]["minutes"] == minutes
+    assert found.action.minutes == minutes
 
 
 def test_a_run_without_its_device_is_one_reason() -> None:
     found, checks = concluded(lambda facts, raw: refused(facts, raw) or raw["results"].clear())
-    assert (list(checks), found["action"]["do"]) == (["ran"], "fix")
+    assert (list(checks), found.action.do) == (["ran"], "fix")
 
 
 def test_a_device_that_computes_wrongly_alone_is_named() -> None:
@@ -196,7 +199,7 @@ def test_a_device_that_computes_wrongly_alone_is_named() -> None:
         raw["system"]["devices_per_node"] = 1
 
     found, _ = concluded(change)
-    assert (found["action"]["do"], found["action"]["ranks"]) == ("drain", [0])
+    assert (found.action.do, found.action.ranks) == ("drain", (0,))
 
 
 def test_the_checks_of_a_soak_are_named_apart() -> None:
@@ -222,11 +225,25 @@ def test_an_interrupted_soak_has_its_laps() -> None:
     assert (ran.name, ran.outcome, ran.measured) == ("ran", Outcome.INCONCLUSIVE, "interrupted, 1 lap")
 
 
+def test_the_page_shows_what_a_soak_did_to_the_devices() -> None:
+    def change(facts: Raw, raw: Raw) -> None:
+        rates = ([3e12, 3e12], [3e12, 3e12], [3e12, 2.4e12])
+        raw["laps"] = [
+            {"lap": lap, "seconds": 60.0, "rates": {"memory_bandwidth": rate}} for lap, rate in enumerate(rates, 1)
+        ]
+
+    found = accepted(change)
+    files = certificate.files_of(certificate.certificate_of(found, CATALOG, 50.0), found.records, {})
+    page = files[certificate.PAGE].decode().lower()
+    assert "3 laps" in page
+    assert "80.0%" in page
+
+
 def test_the_slowest_of_like_devices_is_named() -> None:
     document = certificate.certificate_of(accepted(), CATALOG, 50.0)
-    _, rank = min((device["share"], device["rank"]) for device in document["devices"])
-    (check,) = (check for check in document["checks"] if check["name"] == "product alike")
-    assert (check["measured"].startswith(f"rank {rank} "), check["outcome"]) == (True, "PASS")
+    _, rank = min((device.share, device.rank) for device in document.devices)
+    (check,) = (check for check in document.checks if check.name == "product alike")
+    assert (check.measured.startswith(f"rank {rank} "), check.outcome) == (True, "PASS")
 
 
 @pytest.mark.parametrize(
@@ -238,9 +255,9 @@ def test_the_slowest_of_like_devices_is_named() -> None:
 )
 def test_what_was_not_measured_has_no_number(change: Callable[[Raw, Raw], Any], name: str, outcome: str) -> None:
     document = certificate.certificate_of(accepted(change), CATALOG, 50.0)
-    (check,) = (each for each in document["checks"] if each["name"] == name)
-    assert (check["outcome"], check["measured"], document["outcome"]) == (outcome, "nothing", "INCONCLUSIVE")
-    assert check["reason"][0].isalpha()
+    (check,) = (each for each in document.checks if each.name == name)
+    assert (check.outcome, check.measured, document.outcome) == (outcome, "nothing", "INCONCLUSIVE")
+    assert check.reason[0].isalpha()
 
 
 @pytest.mark.parametrize(
@@ -302,7 +319,7 @@ def test_the_device_to_drain_is_that_of_this_run() -> None:
     raw = json.loads(content)
     raw["ranks"][1]["uuid"], raw["record_id"] = "GPU-a", raw["record_id"][:-8] + "00000000"
     found.records[raw["record_id"]] = json.dumps(raw).encode()
-    assert certificate.certificate_of(found, CATALOG, 50.0)["action"]["devices"] == ["GPU-b"]
+    assert certificate.certificate_of(found, CATALOG, 50.0).action.devices == ("GPU-b",)
 
 
 @pytest.mark.parametrize(
@@ -333,10 +350,10 @@ def test_another_version_may_have_passed_what_nothing_is_compared_with(
 ) -> None:
     found = accepted(lambda facts, raw: facts.update(limits=facts["limits"][1:2]))
     document = certificate.certificate_of(found, CATALOG, 50.0, MEASURED["created_at"])
-    assert document["outcome"] == "INCONCLUSIVE"
-    document["outcome"] = "PASS"
+    assert document.outcome is Outcome.INCONCLUSIVE
+    document = replace(document, outcome=Outcome.PASS)
     if version is not None:
-        document["flagbench"] = {"version": version, "commit": None}
+        document = replace(document, flagbench=Author(version, None))
     write_bundle(tmp_path / "bundle.tar.gz", certificate.files_of(document, found.records, {}))
     with unpacked(tmp_path / "bundle.tar.gz") as files:
         assert bool(certificate.check(files, CATALOG).problems) is contradicts
@@ -355,28 +372,30 @@ def test_one_changed_digit_is_refused(name: str, tmp_path: Path) -> None:
 def test_a_terminal_shows_why_a_check_did_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     document = certificate.certificate_of(accepted(), CATALOG, 50.0)
     reason = "below the limit, and nothing else was running on this machine during the whole run"
-    document["checks"][-1].update(outcome="FAIL", reason=reason)
+    last = replace(document.checks[-1], outcome=Outcome.FAIL, reason=reason)
+    document = replace(document, checks=(*document.checks[:-1], last))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     text = render(certificate_blocks(document))
-    assert f"{document['checks'][-1]['part']}, {document['checks'][-1]['name']}: {reason}" in " ".join(text.split())
+    assert f"{last.part}, {last.name}: {reason}" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
-    assert reason in certificate_html(document).decode()
+    assert reason in certificate_html(document, {}).decode()
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_a_terminal_shows_what_decided_each_check(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
-    document = json.loads((ROOT / "docs" / "verdict" / "certificate.json").read_text(encoding="utf-8"))
+    content = (ROOT / "docs" / "verdict" / "certificate.json").read_bytes()
+    document = msgspec.json.decode(content, type=Certificate)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("NO_COLOR", "1")
     text = render(certificate_blocks(document))
     assert max(map(len, text.splitlines())) <= int(columns)
     words = " ".join(text.split())
-    for check in document["checks"]:
-        for column in ("part", "name", "measured", "against", "limit"):
-            assert check[column] in words
+    for check in document.checks:
+        for column in (check.part, check.name, check.measured, check.against, check.limit):
+            assert column in words
 
 
 def test_joules_and_price_have_their_unit() -> None:
@@ -387,7 +406,7 @@ def test_joules_and_price_have_their_unit() -> None:
 
 def test_the_page_in_text_says_the_price() -> None:
     document = certificate.certificate_of(accepted(), CATALOG, 50.0)
-    document["efficiency"] = [to_builtins(Efficiency("distilbert", "tokens", 100.0, None, 0.25))]
+    document = replace(document, efficiency=(Efficiency("distilbert", "tokens", 100.0, None, 0.25),))
     assert any("0.25" in line for block in certificate_blocks(document) for line in getattr(block, "lines", ()))
 
 
@@ -434,7 +453,7 @@ def test_junit_has_each_check(tmp_path: Path) -> None:
     found = accepted(quota)
     document = certificate.certificate_of(found, CATALOG, 50.0)
     root = ElementTree.fromstring(certificate.junit_of(document))
-    assert len(root.findall(".//testcase")) == len(document["checks"])
+    assert len(root.findall(".//testcase")) == len(document.checks)
     assert len(root.findall(".//failure")) == 1
 
 
@@ -442,17 +461,18 @@ def test_a_number_is_held_against_earlier_runs() -> None:
     """It was not steady: its slowest fifth is 6 % slower than the whole."""
 
     def earlier(facts: Raw, raw: Raw) -> None:
-        prior = prior_to_json(Prior(0.01, 6.0, "6 deviations", SESSION_SPREAD))
+        prior = spread_of(Prior(0.01, 6.0, "6 deviations", SESSION_SPREAD))
         facts["parts"][0].update(history=[raw["record_id"][:-8] + "00000000"], priors={"matmul_fp32": prior})
 
     found = accepted(earlier)
     (content,) = found.records.values()
-    other = {**json.loads(content), "record_id": found.facts["parts"][0]["history"][0], "run_id": "another"}
+    other = {**json.loads(content), "record_id": found.facts.parts[0].history[0], "run_id": "another"}
     found.records[other["record_id"]] = json.dumps(other).encode()
     document = certificate.certificate_of(found, CATALOG, 50.0)
-    (check,) = (each for each in document["checks"] if each["ratio"])
-    assert (check["name"], check["outcome"], check["ratio"]["value"]) == ("matmul_fp32", "PASS", 1.0)
-    assert check["ratio"]["ci95"] == pytest.approx((0.9389, 1.2315), abs=1e-4)
+    (check,) = (each for each in document.checks if each.ratio)
+    assert check.ratio is not None
+    assert (check.name, check.outcome, check.ratio.value) == ("matmul_fp32", "PASS", 1.0)
+    assert check.ratio.ci95 == pytest.approx((0.9389, 1.2315), abs=1e-4)
     assert b"<svg" in certificate.files_of(document, found.records, {})[certificate.PAGE]
 
 
@@ -509,7 +529,7 @@ def test_a_published_number_decides(row: str, layers: str | None, slower: float,
     checks = checks_of(found.facts, records, CATALOG)
     assert [each.outcome.value for each in checks if each.ratio] == [outcome]
     concluded_as = conclude(checks, found.facts, records)
-    assert (concluded_as["outcome"], concluded_as["action"]["do"] == "drain") == (
+    assert (concluded_as.outcome, concluded_as.action.do == "drain") == (
         "FAIL" if outcome == "FAIL" else "INCONCLUSIVE",  # a case alone does not say how fast memory is
         outcome == "FAIL",
     )

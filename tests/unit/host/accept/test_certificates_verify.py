@@ -18,6 +18,7 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.accept.certificate import CERTIFICATE, JUNIT, PAGE, junit_of
+from flagbench.accept.certificate_page import render
 from flagbench.accept.check import Outcome
 from flagbench.accept.document import Certificate
 from flagbench.accept.plan import AcceptanceClock
@@ -26,7 +27,6 @@ from flagbench.records.bundle_archive import SUMS, unpacked
 from flagbench.records.bundle_documents import record_path, write_bundle
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
-from flagbench.report.certificate_page import render
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NativeLauncher
@@ -392,8 +392,14 @@ def verify_changed(
         document = json.loads(contents[CERTIFICATE])
         change(document)
         contents[CERTIFICATE] = json.dumps(document).encode()
-        with suppress(KeyError, ValueError, TypeError, AttributeError):
-            contents.update({PAGE: render(document), JUNIT: junit_of(document)})
+        with suppress(ValueError, OverflowError):
+            certificate = msgspec.convert(document, Certificate)
+            records = {}
+            for run in certificate.facts.parts:
+                path = record_path(run.record_id or "")
+                if path in contents:
+                    records[path] = read_record(contents[path])
+            contents.update({PAGE: render(certificate, records), JUNIT: junit_of(certificate)})
         files(contents)
         write_bundle(tmp_path / "changed.tar.gz", contents)
         return flagbench(f"bundle verify {tmp_path / 'changed.tar.gz'}")

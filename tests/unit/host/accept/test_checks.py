@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
-from msgspec import to_builtins
+from msgspec import convert
 from msgspec.structs import replace as changed
 
 from catalogs import CATALOG
@@ -20,6 +21,7 @@ from flagbench.accept.checks.devices import peer_checks
 from flagbench.accept.checks.numbers import ComparedNumber, kind_of_metric, limit_for, number_check
 from flagbench.accept.checks.soak import soak_checks
 from flagbench.accept.checks.speed import JudgedRun, is_tuned, mamf_rows, speed_checks
+from flagbench.accept.document import Certificate, Facts
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
 from flagbench.manifests.limits import SoundDevices
@@ -35,6 +37,7 @@ from unit.host.conftest import ROOT
 H100 = "NVIDIA H100 80GB HBM3"
 LIMITS = limits_of(CATALOG, [H100], processor=False)
 RECORD = read_record((ROOT / "docs" / "measured" / "h100-roofs.json").read_bytes())
+CERTIFICATE = msgspec.json.decode((ROOT / "docs" / "verdict" / "certificate.json").read_bytes(), type=Certificate)
 SUBJECT = recompute(RECORD, CATALOG.cases["roofs"])
 
 
@@ -203,14 +206,14 @@ def test_a_device_that_serves_is_held_to_its_own_copy(seen: SoundDevices | None,
 def test_a_link_says_nothing_of_how_fast_a_device_should_be() -> None:
     memory = changed(decided((0.95, 1.0), "memory-sound"), reference="history")
     product, link = changed(memory, kind="product"), changed(memory, kind="host-link", reference="link")
-    assert "as before" in conclude([memory, product, link], facts(None), {})["reason"]
+    assert "as before" in conclude([memory, product, link], facts(None), {}).reason
 
 
 def test_what_could_not_be_compared_is_named() -> None:
     memory, reason = decided((0.95, 1.0), "memory-sound"), "no 30 s of products before it"
     unheated = not_known("mamf_published_bf16", "roofs", "a row", reason)
     concluded = conclude([memory, unheated], facts(None), {})
-    assert (concluded["outcome"], reason in concluded["reason"]) == ("INCONCLUSIVE", True)
+    assert (concluded.outcome, reason in concluded.reason) == ("INCONCLUSIVE", True)
 
 
 def test_the_rows_of_a_model_are_those_of_each_of_its_names() -> None:
@@ -224,16 +227,17 @@ def test_a_row_of_a_tuner_is_of_other_software(row: str, tuned: bool) -> None:
     assert is_tuned(CATALOG.claims[f"roofs/{row}-1x1-mamf-bf16"]) is tuned
 
 
-def facts(health: dict[str, Any] | None) -> dict[str, Any]:
+def facts(health: dict[str, Any] | None) -> Facts:
     """Of two devices that were looked at and read, and of no run."""
     machine = {"host": "here", "visible": 2, "problem": None, "drivers": ["580.95"], "foreign": []}
     machine |= {"partitions": [], "capped": []}
     machine["devices"] = [{"index": rank, "name": H100, "uuid": f"GPU-{rank}"} for rank in range(2)]
-    return {
+    raw = {
         **{"gpus": 2, "stack": "cuda13", "device_kind": "cuda", "driver_floor": None, "without_case": None},
         "asked": {"minutes": 1.0, "gpus": 2, "case": None, "price_per_hour": None},
         **{"machine": machine, "ending": "done", "parts": [], "health": health},
     }
+    return convert(raw, Facts)
 
 
 def read(**second: Any) -> dict[str, Any]:
@@ -259,9 +263,9 @@ def test_the_health_of_one_device_of_two(after: dict[str, Any], name: str, outco
     checks = checks_of(stated, {}, CATALOG)
     (check,) = (check for check in checks if check.name.startswith(name) and 1 in check.ranks)
     concluded = conclude(checks, stated, {})
-    assert (check.outcome, concluded["action"]["do"]) == (outcome, action)
+    assert (check.outcome, concluded.action.do) == (outcome, action)
     if action == "drain":
-        assert (concluded["action"]["ranks"], concluded["action"]["devices"]) == ([1], ["GPU-1"])
+        assert (concluded.action.ranks, concluded.action.devices) == ((1,), ("GPU-1",))
 
 
 def test_what_cannot_be_read_is_not_known() -> None:
@@ -270,8 +274,8 @@ def test_what_cannot_be_read_is_not_known() -> None:
 
 
 def test_each_comparison_of_a_number_is_a_test_in_junit() -> None:
-    document = json.loads((ROOT / "docs" / "verdict" / "certificate.json").read_text(encoding="utf-8"))
-    document["checks"] = to_builtins([decided((0.96, 0.99), limit) for limit in ("memory-sound", "memory-history")])
+    checks = tuple(decided((0.96, 0.99), limit) for limit in ("memory-sound", "memory-history"))
+    document = changed(CERTIFICATE, checks=checks)
     names = [test.get("name") for test in ElementTree.fromstring(junit_of(document)).iter("testcase")]
     assert names == ["roofs: memory_bandwidth against sound", "roofs: memory_bandwidth against history"]
 
@@ -283,7 +287,7 @@ def test_devices_of_which_nothing_was_read_are_not_called_healthy() -> None:
 
 
 def test_what_is_not_known_is_skipped_in_junit() -> None:
-    document = json.loads((ROOT / "docs" / "verdict" / "certificate.json").read_text(encoding="utf-8"))
-    document["checks"][0]["outcome"] = "NOT_KNOWN"
+    first, *others = CERTIFICATE.checks
+    document = changed(CERTIFICATE, checks=(changed(first, outcome=Outcome.NOT_KNOWN), *others))
     (suite,) = ElementTree.fromstring(junit_of(document))
     assert (suite.get("skipped"), len(suite.findall(".//skipped"))) == ("1", 1)

@@ -14,7 +14,7 @@ from drawn_machines import H100, LINK, NO_FAULT, PRODUCTS, Fault, History, Machi
 def test_a_sound_machine_passes_beside_its_earlier_nights():
     found, checks, _ = conclusion(Machines(H100), NO_FAULT, History(5), np.random.default_rng(1))
 
-    assert (found["outcome"], found["action"]["do"]) == ("PASS", "use")
+    assert (found.outcome, found.action.do) == ("PASS", "use")
     assert {"mamf_published_fp8", "memory_bandwidth", "h2d_pinned"} <= {check.name for check in checks}
 
 
@@ -23,7 +23,7 @@ def test_a_device_with_slow_products_is_drained():
 
     found, _, _ = conclusion(Machines(H100, 8), fault, History(), np.random.default_rng(1))
 
-    assert (found["outcome"], found["action"]["ranks"], found["action"]["devices"]) == ("FAIL", [5], ["GPU-5"])
+    assert (found.outcome, found.action.ranks, found.action.devices) == ("FAIL", (5,), ("GPU-5",))
 
 
 @pytest.mark.parametrize("gpus", [1, 8])

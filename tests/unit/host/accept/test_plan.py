@@ -11,6 +11,7 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.accept.check import Outcome
+from flagbench.accept.document import Asked
 from flagbench.accept.facts import facts_before
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, plan_of
@@ -139,12 +140,12 @@ def test_all_missing_images_are_to_be_built(
         raise FlagbenchError("there is no image", remedy=f"flagbench build {request.case.name}:cuda13")
 
     monkeypatch.setattr("flagbench.runs.launchers.docker.DockerLauncher.check", missing)
-    asked = {"minutes": 2.0, "gpus": None, "case": None, "price_per_hour": None}
+    asked = Asked(minutes=2.0, gpus=None, case=None, price_per_hour=None)
     store = open_store(str(tmp_path / "store"))
     facts = run_plan(planned(H100, 1, 2), CATALOG, store, AcceptanceClock(2), asked).facts
-    action = conclude(checks_of(facts, {}, CATALOG), facts, {})["action"]
+    action = conclude(checks_of(facts, {}, CATALOG), facts, {}).action
     builds = ["flagbench build roofs:cuda13", "flagbench build distilbert:cuda13"]
-    assert (action["do"], action["remedies"][-2:]) == ("fix", builds)
+    assert (action.do, list(action.remedies[-2:])) == ("fix", builds)
 
 
 @pytest.mark.parametrize(("gpus", "count", "outcome"), [(None, 4, Outcome.INCONCLUSIVE), (2, 2, Outcome.PASS)])
@@ -157,7 +158,7 @@ def test_hidden_devices_are_to_be_made_visible(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     plan = planned(H100, 4, 1, gpus=gpus)
-    asked = {"minutes": 1.0, "gpus": gpus, "case": None, "price_per_hour": None}
+    asked = Asked(minutes=1.0, gpus=gpus, case=None, price_per_hour=None)
     (devices, *_) = checks_of(facts_before(plan, asked, CATALOG), {}, CATALOG)
     assert (plan.gpus, devices.outcome) == (count, outcome)
 
@@ -169,20 +170,18 @@ def test_what_is_known_before_a_run(
     plan = planned(H100, 1, 2, via=via)
     tool = tmp_path / "nvidia-smi"
     tool.write_text(tool.read_text(encoding="utf-8").replace("580.95", "535.54"), encoding="utf-8")
-    asked = {"minutes": 0.1, "gpus": None, "case": None, "price_per_hour": None}
+    asked = Asked(minutes=0.1, gpus=None, case=None, price_per_hour=None)
     facts = run_plan(plan, CATALOG, open_store(str(tmp_path / "store")), AcceptanceClock(0.1), asked).facts
-    assert (facts["driver_floor"], len(facts["machine"]["partitions"])) == (floor, 1)
+    assert (facts.driver_floor, len(facts.machine.partitions)) == (floor, 1)
 
 
 @pytest.mark.parametrize(("memory_mib", "slices"), [(81559, 0), (20480, 1)])
 def test_a_device_that_shows_a_part_of_its_memory_is_a_slice(
     planned: Callable[..., AcceptancePlan], memory_mib: int, slices: int
 ) -> None:
-    asked = {"minutes": 2, "gpus": None, "case": None, "price_per_hour": None}
+    asked = Asked(minutes=2, gpus=None, case=None, price_per_hour=None)
     facts = facts_before(planned((H100[0], memory_mib), 1, 2), asked, CATALOG)
-    assert [words for words in facts["machine"]["partitions"] if "shows" in words] == slices * [
-        "GPU-1 shows 20 of 80 GiB"
-    ]
+    assert [words for words in facts.machine.partitions if "shows" in words] == slices * ["GPU-1 shows 20 of 80 GiB"]
 
 
 def test_a_named_case_is_run(planned: Callable[..., AcceptancePlan]) -> None:
@@ -210,7 +209,7 @@ def test_without_an_engine_nothing_is_said_of_the_machine(
     planned: Callable[..., AcceptancePlan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
-    asked = {"minutes": 2.0, "gpus": None, "case": None, "price_per_hour": None}
+    asked = Asked(minutes=2.0, gpus=None, case=None, price_per_hour=None)
     with pytest.raises(FlagbenchError) as caught:
         run_plan(planned(H100, 1, 2), CATALOG, open_store(str(tmp_path / "store")), AcceptanceClock(2), asked)
     assert caught.value.code is ExitCode.ENGINE
