@@ -24,7 +24,7 @@ NAN = float("nan")
 
 
 def served_record(
-    latency: float, release: str = "0.31.0", copy: float | None = None, steps: int | None = None
+    latency: float, release: str = "0.31.0", copy: float | None = None, steps: int | None = None, parts: int = 1
 ) -> dict[str, Any]:
     """A record of the reference preset on one device.
 
@@ -33,10 +33,11 @@ def served_record(
         release: that of vLLM.
         copy: what a copy reached before the steps, B/s; None without `--roofs`.
         steps: the batches that are measured; None: as many as the preset has.
+        parts: the iterations in which the prompts of a batch are read.
     """
     request = _request(copy is not None, steps)
     evidence = Evidence({0: _steps(request.config, latency)}, [], {}, None, "made up")
-    _write_facts(evidence, request, release, copy)
+    _write_facts(evidence, request, release, copy, parts)
     record: dict[str, Any] = json.loads(assemble.to_line(assemble.assemble(request, evidence, OK)))
     name = f"made-up-{latency:g}-{release}"
     record.update(record_id=name, run_id=name, created_at="2026-01-01T12:00:00Z")
@@ -73,7 +74,7 @@ def _steps(config: dict[str, Any], latency: float) -> list[Step]:
     return [step] * (infer["warmup_steps"] + infer["window_steps"])
 
 
-def _write_facts(evidence: Evidence, request: Request, release: str, copy: float | None) -> None:
+def _write_facts(evidence: Evidence, request: Request, release: str, copy: float | None, parts: int) -> None:
     """Add what the rank writes besides its steps."""
     config, count = request.config, len(evidence.steps[0])
     seconds = sum(step.host for step in evidence.steps[0]) + 0.01
@@ -116,5 +117,5 @@ def _write_facts(evidence: Evidence, request: Request, release: str, copy: float
     for number, step in enumerate(evidence.steps[0]):
         further = conditions["output_length"] - 1
         mean = (step.device - FIRST_ITERATION) / further
-        iterations = [FIRST_ITERATION, *(mean * draw.gauss(1, 0.002) for _ in range(further))]
+        iterations = [*[FIRST_ITERATION / parts] * parts, *(mean * draw.gauss(1, 0.002) for _ in range(further))]
         write("micro_batches", step=number, seconds=iterations)

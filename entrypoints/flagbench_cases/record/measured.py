@@ -8,7 +8,7 @@ of steps, so that a record stays below 1 MB.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
@@ -24,6 +24,7 @@ from flagbench_core.evidence.columns import (
     sum_loss_blocks,
     to_integer,
 )
+from flagbench_core.evidence.generation import Generation
 from flagbench_core.evidence.metrics import LOSS_TAIL
 from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, Collectives, Section, Span, Stretch
 from flagbench_core.stats.within import MIN_STEPS
@@ -187,6 +188,30 @@ def collect_ceilings(evidence: Evidence, world: int) -> list[float]:
     if len(ceilings) != world or not all(map(math.isfinite, ceilings)):
         return []
     return ceilings
+
+
+def explain_absent_iterations(
+    evidence: Evidence, generation: Generation, metrics: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return the metrics of an engine's iterations that are not among `metrics`, each with the reason."""
+    present = {metric["name"] for metric in metrics}
+    absent = [name for name in ("ttft", "tpot", "decode_bandwidth") if name not in present]
+    counts = [len(fact["seconds"]) for fact in evidence.all("micro_batches")]
+    if not absent or not counts:
+        return {}
+    if {*counts} != {generation.output}:
+        iterations = str(max(counts))
+        if min(counts) < max(counts):
+            iterations = f"{min(counts)} to {max(counts)}"
+        reason = (
+            f"a batch took {iterations} iterations for {generation.output} tokens: prompts were read in parts, or "
+            "waited for max_num_batched_tokens, max_num_seqs or the cache"
+        )
+    elif generation.output == 1:
+        reason = "only one token was generated for each prompt"
+    else:
+        reason = f"the window has more than {MAX_RANK_STEPS} iterations; use fewer --steps"
+    return dict.fromkeys(absent, reason)
 
 
 def add_micro_batches(span: Span, evidence: Evidence, kind: str) -> Span:

@@ -46,6 +46,9 @@ def fill(
     if request.kind == MEASURE or section.roofs:
         record.update(measurements=derived.measurements, slow_devices=derived.slow_devices)
         record["quality"]["absent"] = {fact["name"]: fact["reason"] for fact in evidence.all("absent")}
+    if facts.generation is not None and derived.window is not None:
+        absent = measured.explain_absent_iterations(evidence, facts.generation, derived.metrics)
+        record["quality"].setdefault("absent", {}).update(absent)
     if request.kind == MEASURE or evidence.all("results"):
         record["results"] = measured.compare_results(evidence)
     if request.kind == TRAIN:

@@ -14,7 +14,7 @@ from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.rows import Claim
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
-from flagbench.report.verdict_page import headline
+from flagbench.report.verdict_page import headline, verdict_table
 from flagbench.verdict import Verdict, verify_baseline, verify_claim
 from served import CASE, DEVICE, served_record
 
@@ -87,8 +87,17 @@ def test_the_numbers_of_a_record_follow_from_its_evidence() -> None:
 
 
 def test_a_long_window_has_the_times_of_its_iterations_too() -> None:
-    names = {metric["name"] for metric in served_record(latency=0.6, steps=120)["metrics"]}
-    assert {"ttft", "tpot", "decode_bandwidth"} <= names
-    names = {metric["name"] for metric in served_record(latency=0.6, steps=126)["metrics"]}  # 16,128 iterations
-    assert "output_tokens_per_second" in names
-    assert "tpot" not in names
+    record = read(served_record(latency=0.6, steps=120))
+    assert record.metric("tpot") is not None
+    assert record.quality is not None
+    assert record.quality.absent == {}
+
+
+@pytest.mark.parametrize(("steps", "parts", "reason"), [(126, 1, "16000 iterations"), (30, 2, "129 iterations")])
+def test_a_record_says_why_it_has_no_times_of_iterations(steps: int, parts: int, reason: str) -> None:
+    record = read(served_record(latency=0.6, steps=steps, parts=parts))  # 126 batches have 16,128 iterations
+    assert record.metric("output_tokens_per_second") is not None
+    assert record.quality is not None
+    assert {*record.quality.absent} == {"ttft", "tpot", "decode_bandwidth"}
+    assert reason in record.quality.absent["tpot"]
+    assert "ttft, tpot, decode_bandwidth" in verdict_table([record], None)
