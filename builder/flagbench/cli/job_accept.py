@@ -13,7 +13,7 @@ from flagbench.cli.options import StoreOption
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.load import load_catalog_without_claims
-from flagbench.manifests.lookup import catalog_get
+from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.options import takes_options, words
 from flagbench.runs.launchers.job_request import Scheduler, check_words, is_bucket
 from flagbench.runs.launchers.slurm import render_script
@@ -42,9 +42,7 @@ def command(
             "them with `flagbench accept --from URL --host NAME`",
         )
     options.check_minutes()
-    if options.case is not None:
-        name, _ = case_and_stack(options.case)
-        catalog_get(load_catalog_without_claims().cases, name, kind="case")
+    on_processor = _runs_on_processor(options.case)
     nodes = read_each_node(each_node)
     arguments = words(options)
     if store is not None:
@@ -52,7 +50,10 @@ def command(
         arguments.append(f"--store={store}")
     typed = ["flagbench", "job", "accept", "--for", "slurm", *arguments, f"--out={out}", f"--each-node={each_node}"]
     check_words(typed)
-    if options.gpus is None:
+    gpus = options.gpus
+    if on_processor:
+        gpus = None  # --gpus is the number of ranks
+    elif gpus is None:
         typer.echo("warning: without --gpus, Slurm gives the jobs no GPUs", err=True)
     script = render_script(
         "accept.sh.j2",
@@ -60,9 +61,19 @@ def command(
         nodes,
         name="flagbench-accept",
         nodes=1,
-        gpus=options.gpus,
+        gpus=gpus,
         minutes=options.total_minutes,
         arguments=arguments,
         folder=out,
     )
     print(script, end="")
+
+
+def _runs_on_processor(case: str | None) -> bool:
+    """Whether --case names a stack of processors. Raises FlagbenchError (USAGE) for an unknown case or stack."""
+    if case is None:
+        return False
+    catalog = load_catalog_without_claims()
+    name, stack = case_and_stack(case)
+    catalog_get(catalog.cases, name, kind="case")
+    return bool(stack) and get_stack(stack, catalog).device_kind == "cpu"

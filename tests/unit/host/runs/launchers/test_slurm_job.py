@@ -252,6 +252,8 @@ def test_each_node_is_accepted(
         *("--minutes=12.5", "--gpus=8", "--soak=60", "--store=s3://bench/nodes", "--out=$(id) 'x'/gpu1-123.tar.gz"),
     ]
     assert started.code == 4
+    on_processors = flagbench(f"{accept} --gpus 4 --case distilbert:cpu")
+    assert ("--gpus-per-node" in on_processors.out, on_processors.err) == (False, "")
     without_devices = flagbench(accept)
     assert "--gpus-per-node" not in without_devices.out
     assert "--gpus" in without_devices.err
@@ -263,6 +265,7 @@ def test_each_node_is_accepted(
         ("--for kubernetes", "job roofs:STACK"),
         ("--for slurm --minutes 0", "--minutes"),
         ("--for slurm --case distilbret", "distilbert"),
+        ("--for slurm --case distilbert:h10", "h100"),
         ("--for slurm --nodes 2", "--nodes"),
         ("--for slurm --store s3://b", "--store"),
         ("--for slurm --store s3://AKIA:hunter2@bucket/x", "--store"),
