@@ -14,8 +14,8 @@ NODE_NAME = re.compile(r"(?!(?i:all)$)[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 """A name that may stand in a command. A leading dash would be an option, and `ALL` is every node of Slurm."""
 _PREFIXES = ("node/", "nodes/")
 """What `kubectl get nodes -o name` writes before a name."""
-_BYTE_ORDER_MARK = "\ufeff"
-"""What some editors write before the first line."""
+_SEVERAL_NAMES = re.compile(r"[\s,\[]")
+"""What a line has that is a range or a list of names, or a table."""
 
 
 def read_hosts(path: Path, option: str) -> tuple[str, ...]:
@@ -43,18 +43,14 @@ def parse_hosts(text: str, option: str) -> tuple[str, ...]:
     for several names a line.
     """
     hosts: list[str] = []
-    for line in text.removeprefix(_BYTE_ORDER_MARK).splitlines():
+    for line in text.splitlines():
         name = line.strip()
         for prefix in _PREFIXES:
             name = name.removeprefix(prefix)
-        if "[" in name or "," in name:
+        if _SEVERAL_NAMES.search(name):
             raise FlagbenchError(
-                f"{option}: '{brief(name)}' is a range or a list",
+                f"{option}: '{brief(name)}' is not one name",
                 remedy="give a name a line, as `sinfo -hN -o %N` or `scontrol show hostnames` print them",
-            )
-        if len(name.split()) > 1:
-            raise FlagbenchError(
-                f"{option}: '{brief(name)}' is not one name", remedy="give a name a line, without anything else"
             )
         if name and name not in hosts:
             hosts.append(name)

@@ -14,7 +14,6 @@ from flagbench_core.exit_codes import ExitCode
     [
         ("gpu-001\ngpu-002\n", ("gpu-001", "gpu-002")),
         ("gpu-001\ngpu-001\n\n gpu-002 ", ("gpu-001", "gpu-002")),  # sinfo lists a node once for each partition
-        ("\ufeffgpu-001\r\n", ("gpu-001",)),
         ("node/gpu-001\nnode/gpu-002\n", ("gpu-001", "gpu-002")),  # kubectl get nodes -o name
     ],
 )
