@@ -37,7 +37,6 @@ from flagbench.manifests.model import Catalog
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import open_store
 from flagbench.records.waiting import find_waiting, unsent_folder
-from flagbench.runs.launchers import kubernetes
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NEEDED, NativeLauncher
 from flagbench_core import __version__, scratch
@@ -86,7 +85,6 @@ def examine(store_url: str | None = None) -> Examination:
         *check_device_health(health),
         describe_accelerator(facts),
         NativeLauncher().health(),
-        kubernetes.health(),
         check_docker(catalog),
     ]
     return Examination(findings, health)

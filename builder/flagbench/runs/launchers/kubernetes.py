@@ -1,7 +1,7 @@
-"""Submits a run as a Kubernetes job.
+"""Prints the YAML of a run on a Kubernetes cluster, for `kubectl apply`.
 
-`KubernetesRequest` checks the options before a cluster sees them and writes the YAML from the template
-manifests/kubernetes/job.yaml.j2, and `submit` applies it with kubectl.
+`KubernetesRequest` checks the options before a cluster sees them, and writes the YAML from the template
+manifests/kubernetes/job.yaml.j2.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import json
 import math
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +21,6 @@ from typer import Option
 from flagbench.errors import FlagbenchError
 from flagbench.expect.memory import lacking, measured_memory
 from flagbench.image_reference import try_parse_reference
-from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import MeasuredMemory
 from flagbench.options import Text, Texts
@@ -39,7 +36,6 @@ from flagbench.runs.request import RunOptions, check_run_id, config_options, new
 from flagbench_core import __version__
 from flagbench_core.config import Options
 from flagbench_core.data_folders import SYNTHETIC
-from flagbench_core.exit_codes import ExitCode
 
 _VOLUME = "NAME[:SUBPATH]"
 """How --help writes the value of an option that names a volume."""
@@ -49,9 +45,6 @@ _HASH_DIGITS = 8
 """Digits in a generated name that are computed from the run id, so that runs have different names."""
 _HOST_NAME_LABEL = "kubernetes.io/hostname"
 """The label that has another value on every node."""
-_KUBECTL_SECONDS = 30
-"""Longest time for kubectl to apply a job, to which each further document adds a second: a server that has not
-answered by then is not reachable."""
 
 
 @dataclass(frozen=True)
@@ -387,47 +380,3 @@ def quote(value: Any) -> str:
 def _escape_non_ascii(text: str) -> str:
     """The text in printable ASCII; other characters, line breaks included, are escaped as in double-quoted YAML."""
     return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08x}", text)
-
-
-def health() -> Diagnosis:
-    """Whether jobs can be submitted from here; kubectl is not started, and no server contacted."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        remedy = "needed to submit jobs, not to print them"
-        return Diagnosis("kubernetes", Level.WARN, "kubectl is not installed", remedy)
-    return Diagnosis("kubernetes", Level.OK, f"{kubectl} (no server contacted)")
-
-
-def submit(job: str) -> str:
-    """Apply the YAML of a job and return what kubectl printed.
-
-    Raises FlagbenchError: usage if kubectl is not installed, engine if it fails or does not answer in time.
-    """
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        raise FlagbenchError(
-            "--submit needs kubectl, which is not installed", remedy="install it, or apply the printed job elsewhere"
-        )
-    seconds = _KUBECTL_SECONDS + job.count("\n---\n")
-    try:
-        process = subprocess.run(
-            [kubectl, "apply", "--validate=strict", "--filename=-"],
-            input=job,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-        if process.returncode == 0:
-            return process.stdout.strip()
-        reason = " ".join(process.stderr.split())
-    except subprocess.TimeoutExpired:
-        reason = f"no answer in {seconds} s"
-    except OSError as error:
-        reason = str(error.strerror)
-    raise FlagbenchError(
-        f"kubectl could not apply the job: {reason}",
-        remedy="`kubectl config current-context` names the cluster that was asked",
-        code=ExitCode.ENGINE,
-    )

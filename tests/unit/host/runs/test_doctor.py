@@ -32,7 +32,7 @@ def test_doctor_passes_with_warnings_and_fails_with_a_failure(flagbench: Flagben
     assert all(finding["remedy"] for finding in answer["findings"] if finding["level"] == "warn")
     names = [finding["name"] for finding in answer["findings"]]
     assert names[:4] == ["python", "flagbench", "manifests", "store"]
-    assert names[-4:] == ["accelerator", "native", "kubernetes", "docker"]
+    assert names[-3:] == ["accelerator", "native", "docker"]
     assert not (tmp_path / "store").exists()
 
     (tmp_path / "file").write_text("")

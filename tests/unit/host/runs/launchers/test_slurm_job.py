@@ -159,7 +159,6 @@ def test_a_value_is_one_word(option: str, value: str, flagbench: Flagbench, clus
     ("words", "named"),
     [
         ("--queue fast", "--queue"),
-        ("--submit", "--submit"),
         ("--json", "--json"),
         ("--name a%j", "--name"),
         ("--name $(id)", "--name"),

@@ -1,4 +1,4 @@
-"""`flagbench job` prints a job to apply, or has kubectl apply it."""
+"""`flagbench job` prints a job to apply."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from flagbench.machine.diagnosis import Level
-from flagbench.runs.launchers.kubernetes import health
 from job_pods import PAGES, find, job_documents, kustomization, request_of, with_init_container
 
 JOB = "job distilbert:cpu --for kubernetes --nodes 2 --gpus 2"
@@ -54,7 +52,6 @@ def test_out_writes_a_file(tmp_path: Path, flagbench: Flagbench) -> None:
         ("", "CASE:STACK"),
         ("distilbert:cpux --for kubernetes", "'cpux'"),
         ("distilbert:cpu --for kubernetes --env TOKEN=x", "--env TOKEN"),
-        ("distilbert:cpu --for kubernetes --submit --out x", "--out"),
         ("distilbert:cpu --for kubernetes --data s3://bucket/sst2", "an init container"),
         ("llama2-70b:cpu --for kubernetes --preset tiny --gpus 4 --set tp=3", "tp 3"),
     ],
@@ -63,44 +60,6 @@ def test_usage_errors(words: str, named: str, flagbench: Flagbench) -> None:
     code, out, err = flagbench(f"job {words}")
     assert (code, out) == (2, "")
     assert named in err
-
-
-@pytest.fixture
-def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """`kubectl(lines)`: on PATH, a program of that name that keeps its input; returns the folder of what it kept."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    def write(lines: str) -> Path:
-        script = tmp_path / "kubectl"
-        script.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/words\n/bin/cat >{tmp_path}/applied\n{lines}\n')
-        script.chmod(0o755)
-        return tmp_path
-
-    return write
-
-
-def test_a_job_is_submitted(kubectl: Callable[[str], Path], flagbench: Flagbench) -> None:
-    kept = kubectl("echo job.batch/fb created")
-    assert flagbench(f"{JOB} --name fb --submit")[:2] == (0, "job.batch/fb created\n")
-    assert (kept / "words").read_text().split() == ["apply", "--validate=strict", "--filename=-"]
-    assert [document["kind"] for document in yaml.safe_load_all((kept / "applied").read_text())] == ["Service", "Job"]
-    assert flagbench(f"{JOB} --name fb --run-id r --submit --json").json == {"job": "fb", "run_id": "r"}
-    (kept / "nodes.txt").write_text("node-a\n")
-    each = flagbench(f"{JOB.replace('--nodes 2', '')} --each-node {kept}/nodes.txt --run-id r --submit --json").json
-    assert [(job["node"], job["run_id"]) for job in each["jobs"]] == [("node-a", "r-node-a")]
-    assert health().detail.startswith(str(kept / "kubectl"))
-
-
-def test_a_refused_job_is_an_engine_error(kubectl: Callable[[str], Path], flagbench: Flagbench) -> None:
-    kubectl("echo 'Error from server (Forbidden)' >&2; exit 1")
-    code, out, err = flagbench(f"{JOB} --submit")
-    assert (code, out, "Forbidden" in err) == (15, "", True)
-
-
-@pytest.mark.usefixtures("kubectl")
-def test_submission_needs_kubectl(flagbench: Flagbench) -> None:
-    assert flagbench(f"{JOB} --submit").code == 2
-    assert health().level is Level.WARN
 
 
 @pytest.mark.parametrize("page", ["kubernetes", "several-nodes", "fleet"])
