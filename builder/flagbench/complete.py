@@ -6,17 +6,17 @@ Options of commands name these functions as `autocompletion`. Each returns the c
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import typer
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.load import manifests_root
+from flagbench.manifests.load import load_catalog, load_catalog_without_claims
 
 if TYPE_CHECKING:
+    from flagbench.manifests.stack import Stack
     from flagbench.records.store import Store
 
 RECENT = 50
@@ -30,7 +30,7 @@ def images(incomplete: str) -> list[str]:
 
 def cases(incomplete: str) -> list[str]:
     """The cases, and the images, `case:stack`."""
-    return [*_matching(incomplete, _cases), *images(incomplete)]
+    return [*_matching(incomplete, lambda: load_catalog_without_claims().cases), *images(incomplete)]
 
 
 def stacks(incomplete: str) -> list[str]:
@@ -40,40 +40,28 @@ def stacks(incomplete: str) -> list[str]:
 
 def claims(incomplete: str) -> list[str]:
     """The ids of the claims."""
-    return _matching(incomplete, _claims)
+    return _matching(incomplete, lambda: load_catalog().claims)
 
 
-def _images() -> Iterator[str]:
-    """Every combination of a case and a stack, though some stacks do not run every case."""
-    stack_names = _stacks()
-    for case in _cases():
-        for stack in stack_names:
-            yield f"{case}:{stack}"
-
-
-def _cases() -> list[str]:
-    return _find_in_manifests("cases", r"^name: (\S+)")
-
-
-def _claims() -> list[str]:
-    return _find_in_manifests("claims", r"^  - id: (\S+)")
-
-
-def _stacks() -> list[str]:
-    """The names and aliases of stacks, and the ids of devices, sorted."""
-    names = set(_find_in_manifests("stacks", r"^name: (\S+)"))
-    names.update(_find_in_manifests("devices", r"^id: (\S+)"))
-    for aliases in _find_in_manifests("stacks", r"^aliases: \[(.+)\]"):
-        names.update(aliases.split(", "))
+def _images() -> list[str]:
+    """Every case with the names, aliases and devices of the stacks that run it, sorted."""
+    names: set[str] = set()
+    for stack in load_catalog_without_claims().stacks.values():
+        for case in stack.runs:
+            names.update(f"{case}:{name}" for name in _names_of(stack))
     return sorted(names)
 
 
-def _find_in_manifests(folder: str, pattern: str) -> list[str]:
-    """The matches of `pattern` in the manifests of a folder. Parsing them as YAML would make the shell wait."""
-    names = []
-    for file in sorted((manifests_root() / folder).glob("*.yaml")):
-        names += re.findall(pattern, file.read_text(encoding="utf-8"), re.MULTILINE)
-    return names
+def _stacks() -> list[str]:
+    names: set[str] = set()
+    for stack in load_catalog_without_claims().stacks.values():
+        names.update(_names_of(stack))
+    return sorted(names)
+
+
+def _names_of(stack: Stack) -> list[str]:
+    """What selects a stack: its name, its aliases, and the ids of its devices."""
+    return [*stack.names, *(device.id for device in stack.accelerators)]
 
 
 def records(context: typer.Context, incomplete: str) -> list[str]:

@@ -57,6 +57,9 @@ def check_manifests(
     _check_devices(_valid(devices))
     if not limits.problems:
         _check_limits(limits, _valid(devices))
+    families = {_family(doc) for doc in _valid(cases)}
+    for doc in _valid(stacks):
+        doc.require_known("families", "family of cases", families)
     _check_stacks(_valid(stacks), case_names, {doc.path.stem for doc in devices})
     _check_needs(_valid(cases), _valid(stacks))
     valid_cases = {doc.data["name"]: doc for doc in _valid(cases)}
@@ -440,8 +443,16 @@ def _conditions(case: Any) -> set[str]:
 
 
 def _refuses(case: Document, stack: Document) -> bool:
-    """Whether the case or the stack lists the other under `does_not_run`."""
+    """Whether the stack is for other families, or one of the two lists the other under `does_not_run`."""
+    families = stack.data.get("families")
+    if families and _family(case) not in families:
+        return True
     return stack.data["name"] in case.data["does_not_run"] or case.data["name"] in stack.data["does_not_run"]
+
+
+def _family(case: Document) -> str:
+    """The family of a case: a case without one has its own name as its family."""
+    return str(case.data.get("family") or case.data["name"])
 
 
 def _check_file_name(doc: Document, key: str) -> None:

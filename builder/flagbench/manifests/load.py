@@ -192,16 +192,22 @@ def build_stack(
 
     Args:
         cases: the cases of its catalog. The stack runs each one, unless the stack or the case excludes the other.
+            Those of other families than the stack's are added to its `does_not_run`.
         devices: the device models of its catalog; None: the stack gets no accelerators.
     """
+    excluded = dict(raw["does_not_run"])
+    families = raw.get("families")
     runs = []
     for name, case in sorted(cases.items()):
-        if name not in raw["does_not_run"] and raw["name"] not in case.does_not_run:
+        if families and (case.family or name) not in families:
+            excluded.setdefault(name, f"only cases of the family {' or '.join(families)} run on it")
+        if name not in excluded and raw["name"] not in case.does_not_run:
             runs.append(name)
+    raw = {**raw, "does_not_run": excluded}
     accelerators = []
     if devices is not None:
         accelerators = [devices[name] for name in raw["devices"]]
     stack = msgspec.convert({**raw, "runs": runs, "raw": raw, "path": path, "accelerators": ()}, Stack)
-    compiled = {key: field for key, field in raw.items() if key != "devices"}
+    compiled = {key: field for key, field in raw.items() if key not in ("families", "devices")}
     compiled["accelerators"] = [model.read_by_images for model in accelerators]
     return replace(stack, accelerators=tuple(accelerators), raw=compiled)

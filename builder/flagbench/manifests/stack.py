@@ -240,6 +240,8 @@ class StackManifest:
     """The program or library that the telemetry of the devices is read from; `cpu` if there are no devices."""
     devices: tuple[Name, ...]
     """The ids of the device models that the stack supports; see manifests/devices."""
+    families: tuple[Name, ...] = ()
+    """The only families of cases that run on the stack; empty if it is for all cases."""
     does_not_run: Mapping[Name, Reason]
     """The cases that cannot run on the stack: their names, and the reason of each. All other cases run."""
     build: StackBuild

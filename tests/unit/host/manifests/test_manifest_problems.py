@@ -125,6 +125,8 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
         (A100, "run: {}", "run: {distilbert: it takes weeks}", "claims[0].stack", "'a100-cuda11.6' 'distilbert'"),
         (STACK, "aliases: [cpu]", "aliases: [a100]", "aliases[0]", "'a100' 'a100-cuda11.6'"),
         (STACK, "run: {}", "run: {distilbrt: it is misspelt}", "does_not_run.distilbrt", "'distilbrt' 'distilbert'"),
+        (A100, "run: {}", "run: {}\nfamilies: [serve]", "claims[0].stack", "'a100-cuda11.6' 'distilbert'"),
+        (STACK, "run: {}", "run: {}\nfamilies: [serv]", "families[0]", "'serv' 'serve'"),
         (STACK, "- megatron-core==", "- Torch==", "build.optional[0]", "'torch' build.packages"),
         (A100, "name: megatron-core", "name: Flash_Attn", "build.other_python[0]", "'flash-attn' build.compiled"),
         (LORA, "needs: [deepspeed]", "needs: [deepspeed, apex]", "needs[1]", "'apex' cpu"),
