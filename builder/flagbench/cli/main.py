@@ -6,10 +6,12 @@ __main__.py calls it; app.py has the commands.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TypeGuard
 
 import typer
 from typer.main import get_command
@@ -25,13 +27,24 @@ from flagbench_core.exit_codes import ExitCode
 
 _TYPER_INTERRUPTED = 130
 """What newer releases of Typer return for an interrupt; older ones raise Abort."""
+_FILE_SYSTEM_REFUSALS = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ESTALE,
+    errno.ENAMETOOLONG,
+}
+"""What a file system answers that is no bug of flagbench."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; returns its exit code.
 
-    A FlagbenchError or a usage error is printed as `error:` and `fix:`. Anything else is a bug and passes
-    through, to `report_bug`.
+    A FlagbenchError, a usage error, or a path that the file system refuses is printed as `error:` and `fix:`.
+    Anything else is a bug and passes through, to `report_bug`.
     """
     try:
         with raising_interrupt():
@@ -47,13 +60,27 @@ def run(arguments: Sequence[str]) -> int:
         print_error("interrupted", "run the command again when ready")
         code = int(ExitCode.INTERRUPTED)
     except (OSError, RuntimeError) as error:
-        if not process_limits.is_refusal(error):
+        if process_limits.is_refusal(error):
+            print_error(process_limits.reason(error), process_limits.REMEDY)
+            code = int(ExitCode.RANK_FAILED)
+        elif _is_refused_path(error):
+            print_error(
+                f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}",
+                "make it accessible to you, or name another path",
+            )
+            code = int(ExitCode.USAGE)
+        else:
             raise
-        print_error(process_limits.reason(error), process_limits.REMEDY)
-        code = int(ExitCode.RANK_FAILED)
     with contextlib.suppress(NotPrinted):  # another error has been reported
         sys.stdout.flush()
     return code
+
+
+def _is_refused_path(error: OSError | RuntimeError) -> TypeGuard[OSError]:
+    """Whether a file system refused a path that the error names."""
+    if not isinstance(error, OSError) or not isinstance(error.filename, (str, bytes)):
+        return False
+    return error.errno in _FILE_SYSTEM_REFUSALS
 
 
 def _invoke(arguments: Sequence[str]) -> int:

@@ -157,7 +157,7 @@ def write_output(path: Path, content: bytes) -> None:
     except OSError as error:
         raise FlagbenchError(
             f"{path} cannot be written: {reason(error)}",
-            remedy="name another file, or free some space",
+            remedy="name another place that you can write to, or free some space",
             code=ExitCode.NOT_STORED,
         ) from error
 

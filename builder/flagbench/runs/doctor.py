@@ -183,7 +183,11 @@ def find_leftovers(folder: Path | None = None) -> Diagnosis:
 
 def find_unsent() -> Diagnosis:
     """Find records and bundles of this user's runs that could not be stored."""
-    count = len(find_waiting(unsent_folder()))
+    try:
+        count = len(find_waiting(unsent_folder()))
+    except OSError as error:
+        remedy = "make the folder readable for you"
+        return Diagnosis("unsent", Level.WARN, f"unknown: {error}", remedy)
     if not count:
         return Diagnosis("unsent", Level.OK, f"nothing waits in {unsent_folder()}")
     detail = f"records and bundles that could not be stored wait in {unsent_folder()}: {count}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -53,6 +54,12 @@ def test_help_lists_every_command_and_imports_none() -> None:
         (typer.Exit(ExitCode.BELOW), ExitCode.BELOW, ""),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, "error: interrupted\nfix: run the command again when ready\n"),
         (typer.Abort(), ExitCode.INTERRUPTED, "error: interrupted\nfix: run the command again when ready\n"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/root/x"),
+            ExitCode.USAGE,
+            "error: /root/x cannot be used: Permission denied\n"
+            "fix: make it accessible to you, or name another path\n",
+        ),
     ],
 )
 def test_what_a_command_raises_is_its_code_and_its_words(

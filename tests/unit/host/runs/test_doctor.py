@@ -170,6 +170,8 @@ def test_a_record_that_could_not_be_stored_is_counted(
     assert doctor.find_unsent().level is Level.OK
     set_aside(make_record(), "s3://bucket")
     assert doctor.find_unsent().level is Level.WARN
+    monkeypatch.setattr(doctor, "find_waiting", Mock(side_effect=PermissionError("Permission denied")))
+    assert "Permission denied" in doctor.find_unsent().detail
 
 
 def test_leftovers_of_killed_runs_are_listed_and_left(tmp_path: Path) -> None:
