@@ -15,7 +15,7 @@ from typing import NamedTuple
 from flagbench.console.output import print_error, print_note
 from flagbench.errors import FlagbenchError
 from flagbench.records.store import Store, open_store
-from flagbench.records.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
+from flagbench.records.waiting import Waiting, adopt_bundles, bundle_folder, set_aside, unsent_folder
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.launch_time import TimedLaunch, timed_launch, write_launch
 from flagbench.runs.request import RunRequest
@@ -47,7 +47,7 @@ def bundles_of(request: RunRequest) -> Iterator[RunRequest]:
         try:
             request = replace(request, bundle=str(stack.enter_context(bundle_folder())))
         except OSError as error:
-            print_note(f"warning: the run makes no bundle: {reason(error)}")
+            print_note(f"warning: the run makes no bundle: {unsent_folder()} cannot be used: {reason(error)}")
         yield request
 
 
@@ -81,7 +81,9 @@ def run_and_keep(target: Target, store: Store) -> Finished:
 
 
 def _is_usage_error(result: LaunchResult) -> bool:
-    """Whether the record says that the image refused its arguments."""
+    """Whether the image refused its arguments: by its exit code, since it may print no record, or by the record."""
+    if result.exit_code == ExitCode.USAGE:
+        return True
     try:
         return bool(json.loads(result.record)["status"]["phase"] == "usage")
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -213,11 +213,12 @@ def test_the_published_size_on_a_processor_is_confirmed(
     assert not store.exists()
 
 
+@pytest.mark.parametrize("phase", ["usage", "launch"])
 def test_a_request_that_an_image_refuses_is_not_kept(
-    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Path
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Path, phase: str
 ) -> None:
-    """An image of another version may know other options."""
-    record = json.dumps({"schema": "record/v1", "status": {"phase": "usage", "exit_code": 2}}).encode()
+    """An image of another version may know other options. Of one that prints nothing, the launcher makes a record."""
+    record = json.dumps({"schema": "record/v1", "status": {"phase": phase, "exit_code": 2}}).encode()
     monkeypatch.setattr(DockerLauncher, "launch", lambda self, request: LaunchResult(record, 2))
     assert flagbench("run distilbert:cpu --via docker --preset tiny").code == 2
     assert not store.exists()
