@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -143,7 +144,7 @@ def _padding(size: int) -> bytes:
 def write_tree(directories: Mapping[str, BuildDirectory], folder: Path) -> None:
     """Write build directories, by their relative path, to `folder`.
 
-    Raises FlagbenchError (USAGE) if one of them exists already (then nothing is written), or cannot be written.
+    Raises FlagbenchError (USAGE) if one of them exists already, or cannot be written; then none is left.
     """
     for name in directories:
         if os.path.lexists(folder / name):
@@ -158,7 +159,11 @@ def write_tree(directories: Mapping[str, BuildDirectory], folder: Path) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
                 path.chmod(FILE_MODE)
-    except OSError as error:
+    except BaseException as error:
+        for name in directories:  # none of them existed before
+            shutil.rmtree(folder / name, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
         raise FlagbenchError(
             f"{folder} cannot be written: {reason(error)}", remedy="name another folder with -o"
         ) from None

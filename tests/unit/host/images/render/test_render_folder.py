@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,15 @@ def test_a_directory_is_written_and_never_replaced(tmp_path: Path) -> None:
             write_tree({"distilbert": IMAGE, name: IMAGE}, tmp_path / "out")
         assert caught.value.code is ExitCode.USAGE
     assert not (tmp_path / "out" / "distilbert").exists()
+
+
+def test_nothing_is_left_of_a_directory_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", fill_disk)
+    with pytest.raises(FlagbenchError) as caught:
+        write_tree({"stack": IMAGE}, tmp_path / "out")
+    assert (caught.value.code, [*(tmp_path / "out").iterdir()]) == (ExitCode.USAGE, [])
