@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -97,7 +96,9 @@ def command(
     NOT_KNOWN.
 
     Exits 0 for PASS, 9 for FAIL, 11 for INCONCLUSIVE, 7 where it was interrupted, 14 where something was not stored.
-    The certificate, a page and JSON, is a bundle that `flagbench bundle verify` checks; --json prints it.
+    The certificate, a page and JSON, is a bundle that `flagbench bundle verify` checks; --json prints it. With
+    --dry-run, --json prints {"stack", "gpus", "minutes", "runs": [{"image", "via", "seconds", "why"}],
+    "without_case"}.
     """
     if from_store is not None or host is not None:
         has_run_option = dry_run or via is not None or store is not None or bool(words(options))
@@ -123,10 +124,11 @@ def command(
         soak=options.soak,
         serving=options.serving,
     )
-    _announce(plan, options.total_minutes)
     if dry_run:
-        _announce_outcomes()
+        _show_plan(plan, options.total_minutes, as_json=as_json)
         return
+    for line in _plan_lines(plan, options.total_minutes):
+        print_note(line)
     accepted = run_plan(plan, catalog, records, clock, asked)
     certificate = certificate_of(accepted, catalog, clock.seconds)
     code = _show(certificate, accepted, outputs, wide=wide, as_json=as_json)
@@ -230,17 +232,29 @@ def _default_bundle(host: str) -> Path:
     return Path(f"accept-{host}-{stamp}.tar.gz")
 
 
-def _announce(plan: AcceptancePlan, minutes: float) -> None:
-    """Print on stderr what will run."""
-    print_note(f"flagbench: accept: {plan.gpus} x {plan.stack.name}, at most {minutes:g} min")
+def _plan_lines(plan: AcceptancePlan, minutes: float) -> list[str]:
+    """What will run, a line for each run."""
+    lines = [f"flagbench: accept: {plan.gpus} x {plan.stack.name}, at most {minutes:g} min"]
     for part in plan.parts:
-        print_note(f"  {part.target.name}, {part.target.via}, about {part.seconds:.0f} s: {part.why}")
+        lines.append(f"  {part.target.name}, {part.target.via}, about {part.seconds:.0f} s: {part.why}")
     if plan.without_case:
-        print_note(f"  no case: {plan.without_case}; so the outcome is FAIL or INCONCLUSIVE")
+        lines.append(f"  no case: {plan.without_case}; so the outcome is FAIL or INCONCLUSIVE")
+    return lines
 
 
-def _announce_outcomes() -> None:
-    """Print on stderr what leads to each outcome."""
-    for outcome in _OUTCOMES:
-        for line in textwrap.wrap(outcome, 100, initial_indent="  ", subsequent_indent="    "):
-            print_note(line)
+def _show_plan(plan: AcceptancePlan, minutes: float, *, as_json: bool) -> None:
+    """Print what would run, and without `as_json` also what leads to each outcome."""
+    if not as_json:
+        print_page(Lines((*_plan_lines(plan, minutes), *_OUTCOMES)))
+        return
+    runs = [
+        {
+            "image": part.target.name,
+            "via": str(part.target.via),
+            "seconds": round(part.seconds),
+            "why": part.why,
+        }
+        for part in plan.parts
+    ]
+    document = {"stack": plan.stack.name, "gpus": plan.gpus, "minutes": minutes, "runs": runs}
+    echo_json({**document, "without_case": plan.without_case})

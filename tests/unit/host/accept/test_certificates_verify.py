@@ -352,7 +352,9 @@ def test_where_one_device_of_two_is_lost(accept: Callable[[str], Raw], runs: Rec
 def test_where_a_tool_fails_without_its_devices(flagbench: Flagbench, tmp_path: Path) -> None:
     (tmp_path / "bin" / "nvidia-smi").write_text(f"#!/bin/sh\necho '{MISMATCH}'\nexit 18\n")
     ended = flagbench("accept --dry-run")
-    assert (ended.code, MISMATCH in ended.err, "2 x cpu" in ended.err) == (ExitCode.OK, True, True)
+    assert (ended.code, MISMATCH in ended.err, "2 x cpu" in ended.out) == (ExitCode.OK, True, True)
+    plan = flagbench("accept --dry-run --json").json
+    assert (plan["stack"], plan["gpus"], plan["runs"][0]["image"]) == ("cpu", 2, "roofs:cpu")
 
 
 @pytest.mark.parametrize("ending", ["interrupted", "not started", "no record"])
