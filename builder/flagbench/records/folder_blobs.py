@@ -202,6 +202,8 @@ class FolderBlobs:
         while not os.path.lexists(folder):
             folder = folder.parent
         try:
+            with suppress(FileNotFoundError):
+                self.root.stat()  # called for its errors, such as a name that is too long
             with TemporaryDirectory(prefix=".", dir=folder) as probe:
                 if not root_exists:
                     return Health(True, f"{self.root}: does not exist yet, made when the first record is stored")

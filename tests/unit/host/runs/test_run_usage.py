@@ -237,7 +237,7 @@ def test_a_run_on_the_wrong_hardware_is_not_kept_and_is_not_last(
     assert flagbench("results show --json last").json["record_id"] == "of-a-good-run"
 
 
-@pytest.mark.parametrize("address", ["link/store", "taken", "/proc/store"])
+@pytest.mark.parametrize("address", ["link/store", "taken", "/proc/store", "x" * 300])
 def test_a_store_that_takes_no_record_costs_no_run(tmp_path: Path, address: str) -> None:
     (tmp_path / "link").symlink_to("nothing")
     (tmp_path / "taken").mkdir()
