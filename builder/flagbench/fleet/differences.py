@@ -44,6 +44,7 @@ def find_differences(runs: Mapping[str, NodeRun]) -> list[Difference]:
     names: dict[str, None] = {}
     for run in runs.values():
         names.update(dict.fromkeys(run.properties))
+    first = next(iter(runs.values()))
     differences = []
     for name in names:
         hosts_by_value: dict[str, list[str]] = {}
@@ -55,7 +56,7 @@ def find_differences(runs: Mapping[str, NodeRun]) -> list[Difference]:
         values = [PropertyValue(usual, len(hosts), ())]
         for value, hosts in others:
             values.append(PropertyValue(value, len(hosts), tuple(hosts)))
-        differences.append(Difference(run.run, run.device, name, tuple(values)))
+        differences.append(Difference(first.run, first.device, name, tuple(values)))
     return differences
 
 

@@ -159,11 +159,14 @@ def _number_rows(fleet: Fleet, *, wide: bool) -> Iterator[tuple[str, ...]]:
         name = number.metric
         if len(numbers) > 1:
             name = f"{number.kind}: {len(numbers)} numbers, most spread in {number.metric}"
+        named_from = f"{100 * number.least_difference:.1f} %"
+        if number.least_difference >= 1:
+            named_from = "never"
         yield (
             _case_name(number, fleet),
             name,
             number.source.value,
             str(number.nodes),
             f"{100 * number.spread:.2f} %",
-            f"{100 * number.least_difference:.1f} %",
+            named_from,
         )

@@ -98,6 +98,16 @@ def test_nodes_below_eight_are_not_compared() -> None:
     assert len(fleet.notes) == 1
 
 
+def test_a_spread_that_hides_a_node_at_a_standstill() -> None:
+    far_apart = [
+        replace(run, values={"matmul_bf16": NodeValue("product", 1.0 + n % 5)}) for n, run in enumerate(sound_nodes())
+    ]
+
+    (row,) = number_table(judge_fleet(FleetRuns(far_apart), LIMITS), wide=False).rows
+
+    assert row[-1] == "never"
+
+
 def test_a_disturbed_node_is_not_drained_for_its_speed() -> None:
     throttled = Finding("slow", Action.LOOK, Source.OWN_CHECKS, "throttled")
     fleet = judge(run_of("slow", 0.7), own_checks={"slow": OwnChecks((throttled,), disturbance="throttled")})
