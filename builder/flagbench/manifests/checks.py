@@ -242,17 +242,35 @@ def _check_config_path(doc: Document, path: str, where: FieldPath) -> None:
 
 
 def _check_overrides(doc: Document, overrides: Any, reference: Any, path: FieldPath) -> None:
-    """Check that overrides have only keys of the reference preset, and that a section overrides a section.
+    """Check that overrides have only keys of the reference preset, with values of the same type, or null.
 
     `path` is the place of the overrides in the document.
     """
     doc.require_known(".".join(map(str, path)), "key of presets.reference", reference)
     for key in sorted(overrides.keys() & reference.keys()):
         where = (*path, key)
-        if isinstance(overrides[key], dict) != isinstance(reference[key], dict):
-            doc.add_problem(where, "is a mapping either here or in presets.reference, and a value in the other")
-        elif isinstance(overrides[key], dict):
+        kind = _kind_of_value(overrides[key])
+        kind_of_reference = _kind_of_value(reference[key])
+        may_differ = "null" in (kind, kind_of_reference) and "mapping" not in (kind, kind_of_reference)
+        if kind != kind_of_reference and not may_differ:
+            doc.add_problem(where, f"is a {kind} here, and a {kind_of_reference} in presets.reference")
+        elif kind == "mapping":
             _check_overrides(doc, overrides[key], reference[key], where)
+
+
+def _kind_of_value(value: Any) -> str:
+    """The name of the type of a value in YAML. An integer and a fraction are both a number."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, list):
+        return "list"
+    return "mapping"
 
 
 def _check_devices(docs: Sequence[Document]) -> None:

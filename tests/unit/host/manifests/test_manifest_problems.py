@@ -89,6 +89,7 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
         (CASE, "path: train.batch_size,", "path: train.batch,", "settable.batch_size.path", "'train.batch'"),
         (CASE, "dropout, type: number", "dropout, type: integer", "presets.reference.model.dropout", "integer 0.1"),
         (CASE, "  name: distilbert-tiny", "  nam: distilbert-tiny", "presets.tiny.model.nam", "'nam'"),
+        (CASE, "      layers: 1\n", "      layers: one\n", "presets.tiny.model.layers", "text number"),
         (CASE, "data: [data, weights]", "data: [data, seed]", "condition_groups.data[1]", "'seed' yaml:126"),
         (CASE, "      warmup_steps: 20\n", "", "presets.reference", "train train.warmup_steps"),
         (LORA, "choices: [torch, deepspeed]", "choices: [torch]", "settable.engine", "torch, deepspeed"),
