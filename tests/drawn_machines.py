@@ -21,8 +21,8 @@ from flagbench.verdict.recompute import collect_facts as facts_of_record
 from flagbench.verdict.stats.between import DEFAULT, history_prior
 from flagbench_core.config import digest
 from flagbench_core.evidence import derive
+from flagbench_core.evidence.document import digest_of, read_evidence
 from flagbench_core.evidence.roofs import amount
-from flagbench_core.evidence.section import digest_of, read_section
 
 MEASURED = Path(__file__).parents[1] / "docs" / "measured"
 SHIPPED = (MEASURED / "h100-roofs-mamf-bf16-2.json").read_text()
@@ -245,12 +245,12 @@ def _list_devices(raw, model, gpus, fault):
 def _with_derived(raw):
     """A record with the numbers and digests that follow from its evidence and configuration."""
     raw["evidence_digest"], raw["config_digest"] = digest_of(raw["evidence"]), digest(raw["config"])
-    record, section = read_record(json.dumps(raw).encode()), read_section(raw["evidence"])
-    found = derive(section, facts_of_record(record, CATALOG.cases["roofs"], section))
+    record, evidence = read_record(json.dumps(raw).encode()), read_evidence(raw["evidence"])
+    found = derive(evidence, facts_of_record(record, CATALOG.cases["roofs"], evidence))
     for name in ("metrics", "window", "work", "timing", "measurements", "slow_devices"):
         raw[name] = getattr(found, name)
     for rank in raw["ranks"]:
-        rank.update(found.ranks[rank["rank"]], steps=section.steps)
+        rank.update(found.ranks[rank["rank"]], steps=evidence.steps)
     return raw
 
 

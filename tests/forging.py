@@ -16,7 +16,7 @@ from flagbench_core.config import digest as config_digest
 from flagbench_core.evidence import derive
 from flagbench_core.evidence.columns import TIMES, decode, encode
 from flagbench_core.evidence.derive import CURVE_POINTS
-from flagbench_core.evidence.section import digest_of, read_section
+from flagbench_core.evidence.document import digest_of, read_evidence
 from flagbench_core.stats import summary
 
 Raw = dict[str, Any]
@@ -31,16 +31,16 @@ def sealed(raw: Raw) -> Raw:
 def consistent(raw: Raw) -> Raw:
     """The record with all that follows from its evidence."""
     record = read_record(json.dumps(sealed(raw)).encode())
-    section = read_section(raw["evidence"])
+    evidence = read_evidence(raw["evidence"])
     case = CATALOG.cases[raw["case"]]
-    found = derive(section, recompute.collect_facts(record, case, section))
+    found = derive(evidence, recompute.collect_facts(record, case, evidence))
     raw.update(metrics=found.metrics, window=found.window, work=found.work, timing=found.timing)
     ceiling = found.flops and found.flops["measured_ceiling"]
     raw["flops"].update({**(found.flops or {}), "measured_ceiling": ceiling and raw["flops"]["measured_ceiling"]})
     if ceiling:
         raw["flops"]["measured_ceiling"]["flops"] = ceiling
     for entry in raw["ranks"]:
-        entry.update(found.ranks[entry["rank"]], steps=section.steps)
+        entry.update(found.ranks[entry["rank"]], steps=evidence.steps)
     return raw
 
 

@@ -20,8 +20,8 @@ from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim, printed_number
 from flagbench.verdict.derivation import Unknown, Value, derived_conditions, same
+from flagbench_core.case_kinds import kind_of
 from flagbench_core.config import preset_of, with_settings
-from flagbench_core.evidence.section import kind_of
 from flagbench_core.flops import batch_of
 
 TOLERANCE = 1.01

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, Sequence
 
-from flagbench_core.evidence.section import kind_of
+from flagbench_core.case_kinds import kind_of
 
 LEAST_STEPS = 50
 """With fewer steps, comparing the first and the last tenth is not conclusive."""

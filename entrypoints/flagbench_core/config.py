@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping, NamedTuple
 
 from flagbench_core import DIVISION
-from flagbench_core.evidence.section import INFER, MEASURE, kind_of
+from flagbench_core.case_kinds import INFER, MEASURE, kind_of
 
 
 class SettingType(NamedTuple):

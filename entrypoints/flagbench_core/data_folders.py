@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Mapping, NamedTuple
 
-from flagbench_core.evidence.section import MEASURE
+from flagbench_core.case_kinds import MEASURE
 
 SYNTHETIC = "synthetic"
 """The value of --data for random data."""

@@ -15,7 +15,8 @@ from flagbench.records.read import read_record
 from flagbench.verdict import verify_claim
 from flagbench.verdict.explain import Cause, explain
 from flagbench.verdict.stall import find_counted_time, find_stall
-from flagbench_core.evidence.section import TRAIN, WINDOW, read_section
+from flagbench_core.case_kinds import TRAIN
+from flagbench_core.evidence.document import WINDOW, read_evidence
 from running import run_case
 
 pytestmark = pytest.mark.image
@@ -44,7 +45,7 @@ def milliseconds(cause: Cause) -> float:
 
 def test_a_step_that_stalls(tmp_path: Path) -> None:
     record = run(tmp_path / "run", **slow_rank(tmp_path, 1, 3.0, step=24))
-    window = read_section(record.raw["evidence"]).stretch(TRAIN, WINDOW)
+    window = read_evidence(record.raw["evidence"]).step_range(TRAIN, WINDOW)
     found = find_stall(window, *find_counted_time("p_core", window))
     assert found is not None
     assert (found.first, found.last, found.rank, found.column) == (25, 25, 1, "device")

@@ -28,8 +28,8 @@ from flagbench.runs.launchers.native import NEEDED
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.target import Via, target_of
 from flagbench.verdict.rules.comparison import HEATED
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.config import preset_of, schedule
-from flagbench_core.evidence.section import MEASURE
 
 CASE_ON_A_PROCESSOR = "distilbert"
 """The case that starts fastest. It is run in its tiny preset."""

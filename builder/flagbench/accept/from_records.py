@@ -36,7 +36,7 @@ from flagbench.records.store import ReadRecord, Store
 from flagbench.system.clock import format_utc, parse_utc
 from flagbench.verdict.samples import start_of
 from flagbench.verdict.series import CLOCK_SKEW
-from flagbench_core.evidence.section import MEASURE
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.health.reading import DeviceHealth
 

@@ -34,7 +34,7 @@ from flagbench.manifests.model import Catalog
 from flagbench.records.model import Record
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.subject import Subject
-from flagbench_core.evidence.section import MEASURE
+from flagbench_core.case_kinds import MEASURE
 
 MOST_REASONS = 3
 """The most checks whose reasons the conclusion states."""

@@ -27,8 +27,8 @@ from flagbench.records.store import Store
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.target import Target, Via, choose_via, target_of
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.evidence.roofs import MAMF
-from flagbench_core.evidence.section import MEASURE
 from flagbench_core.process_limits import usable_processors
 
 ROOFS = "roofs"

@@ -35,7 +35,7 @@ from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
 from flagbench.verdict.series import look_level, with_future_dates, with_series
 from flagbench.verdict.stats.faster_or_slower import WITHIN
-from flagbench_core.evidence.section import MEASURE
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.exit_codes import ExitCode
 
 

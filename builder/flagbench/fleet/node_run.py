@@ -11,8 +11,8 @@ from flagbench.records.digest import history_digest, machine_digest
 from flagbench.records.model import Measurement, Record, System
 from flagbench.verdict import rules
 from flagbench.verdict.subject import Subject
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.evidence.roofs import COLLECTIVES
-from flagbench_core.evidence.section import MEASURE
 
 _KINDS: Mapping[str, Kind] = {
     "matmul": "product",

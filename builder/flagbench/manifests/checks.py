@@ -19,8 +19,8 @@ from flagbench.manifests.documents import Document, FirstUse
 from flagbench.manifests.fields import PeakPrecision
 from flagbench.manifests.rows import printed_number
 from flagbench.schema import FieldPath, type_remedy
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.config import setting_fault
-from flagbench_core.evidence.section import MEASURE
 from flagbench_core.flops import FORMULAS
 
 DEVICE_NUMBERS = (*get_args(PeakPrecision), *(field.name for field in fields(Limits)))

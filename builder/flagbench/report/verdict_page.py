@@ -37,7 +37,7 @@ from flagbench.verdict.result import (
 )
 from flagbench.verdict.subject import describe_ending, describe_slow_devices
 from flagbench_core import __version__
-from flagbench_core.evidence.section import MEASURE, kind_of
+from flagbench_core.case_kinds import MEASURE, kind_of
 
 NOTHING = "-"
 """The text of a cell without a value."""

@@ -21,8 +21,8 @@ from flagbench.runs.launchers.estimate import DurationEstimate
 from flagbench.runs.memory import MemoryComparison
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
+from flagbench_core.case_kinds import INFER, MEASURE, kind_of
 from flagbench_core.config import measuring_seconds, schedule
-from flagbench_core.evidence.section import INFER, MEASURE, kind_of
 
 _GAP = "  "
 """The space between a name and its value."""

@@ -24,11 +24,12 @@ from flagbench.verdict.disturbance import describe_others_on_devices, describe_o
 from flagbench.verdict.roofs import LOW_ROOF, REACHED, ExpectedRoof
 from flagbench.verdict.stall import find_stall
 from flagbench.verdict.subject import Subject
-from flagbench_core.evidence import EvidenceError, Section
+from flagbench_core.case_kinds import INFER, TRAIN, kind_of
+from flagbench_core.evidence import EvidenceError, RecordEvidence
 from flagbench_core.evidence.columns import MICRO
 from flagbench_core.evidence.derive import describe_rank
+from flagbench_core.evidence.document import WINDOW, read_evidence
 from flagbench_core.evidence.metrics import DEVICE, OWN, Window, window_of
-from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, kind_of, read_section
 from flagbench_core.stats.summary import median
 
 
@@ -75,13 +76,13 @@ class Throttling(NamedTuple):
 class ExplainedRun:
     """A record with evidence of at least one step in its window, as times per step in seconds."""
 
-    def __init__(self, record: Record, case: Case, counts: Counts, section: Section, window: Window) -> None:
+    def __init__(self, record: Record, case: Case, counts: Counts, evidence: RecordEvidence, window: Window) -> None:
         self.record = record
         self.counts = counts
         self.accelerator = Subject(record, case).accelerator
-        self.section = section
+        self.evidence = evidence
         self.window = window
-        self.steps = window.stretch.steps
+        self.steps = window.step_range.steps
 
     @cached_property
     def core(self) -> float:
@@ -96,7 +97,7 @@ class ExplainedRun:
     @property
     def evaluation_share(self) -> float:
         """The share of rank 0's training that was evaluation."""
-        timing = self.section.timing
+        timing = self.evidence.timing
         if not timing.get("train"):
             return 0.0
         return timing.get("eval", 0) / timing["train"]
@@ -113,15 +114,15 @@ class ExplainedRun:
     @property
     def rank_numbers(self) -> range:
         """The numbers of the ranks, from 0."""
-        return range(self.section.world)
+        return range(self.evidence.world)
 
     def column(self, name: str, rank: int) -> float:
         """Return a rank's seconds per step in one column of the evidence."""
-        return self.window.stretch.rank_time((name,), rank) / MICRO / self.steps
+        return self.window.step_range.rank_time((name,), rank) / MICRO / self.steps
 
     def step_time(self, rank: int) -> float:
         """Return a rank's seconds from one step to the next."""
-        return self.window.stretch.rank_time(OWN, rank) / MICRO / self.steps
+        return self.window.step_range.rank_time(OWN, rank) / MICRO / self.steps
 
     @cached_property
     def ranks(self) -> Sequence[Rank]:
@@ -131,7 +132,7 @@ class ExplainedRun:
     @cached_property
     def processor_waits(self) -> list[float]:
         """The share of its time that each rank waited for a processor; empty if that was not measured."""
-        durations = self.section.durations.get(TRAIN) or self.section.durations.get(INFER) or []
+        durations = self.evidence.durations.get(TRAIN) or self.evidence.durations.get(INFER) or []
         waits = [rank.processor_wait_seconds for rank in self.ranks]
         if len(durations) != len(waits):
             return []
@@ -194,7 +195,7 @@ class ExplainedRun:
     @property
     def ceiling(self) -> float | None:
         """FLOP/s of the matrix product measured in the run, of the slowest rank; None if none was measured."""
-        return min(self.section.ceilings, default=None)
+        return min(self.evidence.ceilings, default=None)
 
     @property
     def precision(self) -> object:
@@ -212,9 +213,9 @@ class ExplainedRun:
 
     def matmul_time(self, ceiling: float) -> float:
         """Return the seconds per step that its matrix products take at `ceiling` FLOP/s, recomputed ones included."""
-        stretch = self.window.stretch
-        flops_of_job = stretch.flops("executed") + stretch.flops("recomputed")
-        flops_of_step = flops_of_job / self.steps / self.section.world
+        step_range = self.window.step_range
+        flops_of_job = step_range.flops("executed") + step_range.flops("recomputed")
+        flops_of_step = flops_of_job / self.steps / self.evidence.world
         return min(self.core, flops_of_step / ceiling)
 
     @property
@@ -232,18 +233,18 @@ def open_run(record: Record, case: Case, counts: Counts) -> ExplainedRun | None:
     """
     if record.evidence is None:
         return None
-    section = read_section(record.raw["evidence"])
+    evidence = read_evidence(record.raw["evidence"])
     numbers = sorted(rank.rank for rank in record.ranks)
-    if numbers != list(range(section.world)):
-        raise EvidenceError(f"it is of {section.world} ranks, and the record lists others")
+    if numbers != list(range(evidence.world)):
+        raise EvidenceError(f"it is of {evidence.world} ranks, and the record lists others")
     kind = kind_of(record.config or {})
-    window = window_of(section.stretch(kind, WINDOW))
+    window = window_of(evidence.step_range(kind, WINDOW))
     if window is None:
         return None
-    for rank in range(section.world):
-        if not window.stretch.rank_time(DEVICE, rank) or not window.stretch.rank_time(OWN, rank):
+    for rank in range(evidence.world):
+        if not window.step_range.rank_time(DEVICE, rank) or not window.step_range.rank_time(OWN, rank):
             raise EvidenceError("a rank's steps took no time")
-    return ExplainedRun(record, case, counts, section, window)
+    return ExplainedRun(record, case, counts, evidence, window)
 
 
 class OtherSide(NamedTuple):
@@ -306,12 +307,12 @@ def find_host_time(run: ExplainedRun) -> Cost | None:
 
 def find_stalled_steps(run: ExplainedRun) -> Cost | None:
     """Find single steps that took many times as long as the others, if no cause before this one has their time."""
-    stretch = run.window.stretch
+    step_range = run.window.step_range
     columns: Sequence[str] = OWN
     if run.counts is Counts.CORE:
         columns = DEVICE
-    slowest = stretch.slowest(columns)
-    longest = find_stall(stretch, columns, slowest)
+    slowest = step_range.slowest(columns)
+    longest = find_stall(step_range, columns, slowest)
     if longest is None or longest.column == "data_wait":  # `find_data_wait` has this time
         return None
     is_host_of_slowest = longest.column != "device" and longest.rank in (None, slowest)
@@ -361,10 +362,10 @@ def _straggler_clause(run: ExplainedRun, number: int, late: float) -> str:
 
 def _collective_waits(run: ExplainedRun) -> list[float]:
     """Return the median time, seconds, that each rank waits in a collective; empty if it is not known for all."""
-    stretch = run.section.stretch()
+    step_range = run.evidence.step_range()
     waits = []
     for rank in run.ranks:
-        derived = describe_rank(stretch, rank.rank)
+        derived = describe_rank(step_range, rank.rank)
         wait = derived.get("collective_wait_median", rank.collective_wait_median)
         if wait is None:
             return []
@@ -547,7 +548,7 @@ def are_ceilings_steady(runs: Sequence[ExplainedRun]) -> bool:
     """Whether the matrix products of several ranks or runs were about as fast: one alone may have been disturbed."""
     ceilings: list[float] = []
     for run in runs:
-        ceilings.extend(run.section.ceilings)
+        ceilings.extend(run.evidence.ceilings)
     return len(ceilings) > 1 and min(ceilings) >= LOW_ROOF * max(ceilings)
 
 

@@ -21,8 +21,8 @@ from msgspec import Struct
 
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.model import Case
+from flagbench_core.case_kinds import KINDS
 from flagbench_core.config import stop_rule
-from flagbench_core.evidence.section import KINDS
 
 Config = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from flagbench.records.model import Record, Window, WindowEnergy, Work
 from flagbench.verdict.result import number_text
-from flagbench_core.evidence.section import INFER, kind_of
+from flagbench_core.case_kinds import INFER, kind_of
 
 MILLION = 1e6
 """Units for which energy and price are given."""

@@ -27,8 +27,8 @@ from flagbench.verdict.causes import (
 )
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
 from flagbench.verdict.roofs import MachineJudgement, judge_machine, reachable_matmul
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.evidence import EvidenceError
-from flagbench_core.evidence.section import MEASURE
 
 SLOW = 0.01
 """A rate that is lower by a smaller share is not slow: runs of one machine differ by as much."""

@@ -19,11 +19,12 @@ from flagbench.verdict import checks
 from flagbench.verdict.derivation import UNKNOWN, count, leaves, look_up
 from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
-from flagbench_core.evidence import Derived, EvidenceError, Facts, Section, derive
+from flagbench_core.case_kinds import MEASURE, TRAIN, kind_of
+from flagbench_core.evidence import Derived, EvidenceError, Facts, RecordEvidence, derive
+from flagbench_core.evidence.document import WARMUP, WINDOW, digest_of, read_evidence
 from flagbench_core.evidence.generation import generation_of
 from flagbench_core.evidence.metrics import LOSS_TAIL
 from flagbench_core.evidence.roofs import MAMF, MAMF_REPEATS
-from flagbench_core.evidence.section import MEASURE, TRAIN, WARMUP, WINDOW, digest_of, kind_of, read_section
 
 _WHOLE_NUMBER = 1e-3
 """How far a number of right answers may be from a whole number, because it is computed from a rounded share."""
@@ -75,11 +76,11 @@ def recompute(record: Record, case: Case) -> Subject:
         problem = f"evidence_digest is {record.evidence_digest}, and its evidence gives {digest}"
         return Subject(record, case, unreadable=(problem,))
     try:
-        section = read_section(raw)
-        problems = _find_extent_problems(record, section)
+        evidence = read_evidence(raw)
+        problems = _find_extent_problems(record, evidence)
         if problems:
             return Subject(record, case, unreadable=tuple(problems))
-        derived = derive(section, collect_facts(record, case, section))
+        derived = derive(evidence, collect_facts(record, case, evidence))
     except msgspec.ValidationError as error:
         return Subject(record, case, unreadable=(f"its evaluations cannot be read: {error}",))
     except EvidenceError as error:
@@ -95,8 +96,8 @@ def recompute(record: Record, case: Case) -> Subject:
     return Subject(
         replace(record, metrics=tuple(metrics)),
         case,
-        section,
-        differences=tuple(_differences(record, derived, section)),
+        evidence,
+        differences=tuple(_differences(record, derived, evidence)),
         unmatched=(*_unmatched(record, derived), *_checks_since(record, case)),
     )
 
@@ -146,7 +147,7 @@ def _field_names(section: Mapping[str, Any] | None) -> set[str]:
     return {name for name, value in section.items() if value is not None}
 
 
-def _differences(record: Record, derived: Derived, section: Section) -> Iterator[str]:
+def _differences(record: Record, derived: Derived, evidence: RecordEvidence) -> Iterator[str]:
     """Yield a clause with both numbers for every number of a record that does not follow from its evidence."""
     yield from _metric_differences(record, derived)
     yield from _differing_fields("timing", record.timing, derived.timing)
@@ -158,7 +159,7 @@ def _differences(record: Record, derived: Derived, section: Section) -> Iterator
         yield from _differing_fields("flops.measured_ceiling", record.flops.measured_ceiling, ceiling, ("flops",))
     yield from _measurement_differences(record, derived)
     for rank in record.ranks:
-        derived_rank = {**derived.ranks[rank.rank], "steps": section.steps}
+        derived_rank = {**derived.ranks[rank.rank], "steps": evidence.steps}
         yield from _differing_fields(f"rank {rank.rank}", rank, derived_rank)
     if record.quality is not None:
         yield from _differing_fields("quality.training", record.quality.training, derived.pipeline, scale=1.0)
@@ -312,22 +313,22 @@ class _Plan(NamedTuple):
     """The steps after the warm-up; None if they last until the training ends."""
 
 
-def _find_extent_problems(record: Record, section: Section) -> list[str]:
+def _find_extent_problems(record: Record, evidence: RecordEvidence) -> list[str]:
     """Return a clause for each difference between the ranks and steps of the evidence and those of the record."""
-    rank_problem = _find_rank_problem(record, section)
+    rank_problem = _find_rank_problem(record, evidence)
     if rank_problem is not None:
         return [rank_problem]
     kind = _kind(record)
     plan = _planned_steps(record, kind)
     if plan is None:
         return [f"its configuration does not say how many steps it had: {kind}.warmup_steps, {kind}.window_steps"]
-    phases = list(dict.fromkeys(span.phase for span in section.spans))
+    phases = list(dict.fromkeys(span.phase for span in evidence.spans))
     if not _are_phases_of(kind, phases):
         return [f"its evidence is of the phases {', '.join(phases) or 'none'}, and the run is of {kind}"]
     problems = []
     expected_spans = []
     for phase in phases:
-        steps = section.stretch(phase).steps
+        steps = evidence.step_range(phase).steps
         warmup = min(max(plan.warmup, 0), steps)
         if warmup > 0:
             expected_spans.append((phase, WARMUP, warmup))
@@ -337,7 +338,7 @@ def _find_extent_problems(record: Record, section: Section) -> list[str]:
             problems.append(
                 f"its evidence has {steps} steps of {phase}, and its configuration {plan.warmup} + {plan.window}"
             )
-    spans = [(span.phase, span.part, span.steps) for span in section.spans]
+    spans = [(span.phase, span.part, span.steps) for span in evidence.spans]
     if spans != expected_spans:
         problems.append(
             f"its evidence does not separate the first {plan.warmup} steps of each phase, as its configuration does"
@@ -345,7 +346,7 @@ def _find_extent_problems(record: Record, section: Section) -> list[str]:
     return problems
 
 
-def _find_rank_problem(record: Record, section: Section) -> str | None:
+def _find_rank_problem(record: Record, evidence: RecordEvidence) -> str | None:
     """Return a clause if evidence, configuration and list of ranks have different ranks; None if they agree."""
     config = record.config or {}
     nodes = config.get("nodes")
@@ -354,12 +355,12 @@ def _find_rank_problem(record: Record, section: Section) -> str | None:
     if isinstance(nodes, int) and isinstance(gpus, int):
         world = nodes * gpus
     ranks = sorted(rank.rank for rank in record.ranks)
-    # Not `range(section.world)`: a damaged record may say any number of ranks.
+    # Not `range(evidence.world)`: a damaged record may say any number of ranks.
     are_consecutive = ranks == list(range(len(ranks)))
-    if are_consecutive and section.world == world == len(ranks):
+    if are_consecutive and evidence.world == world == len(ranks):
         return None
     return (
-        f"its evidence is of {section.world} ranks, its configuration of {world}, and its list of ranks has "
+        f"its evidence is of {evidence.world} ranks, its configuration of {world}, and its list of ranks has "
         f"{len(set(ranks))}"
     )
 
@@ -400,7 +401,7 @@ def _kind(record: Record) -> str:
     return kind_of(record.config or {})
 
 
-def collect_facts(record: Record, case: Case, section: Section) -> Facts:
+def collect_facts(record: Record, case: Case, evidence: RecordEvidence) -> Facts:
     """Return what the numbers of a record depend on besides the steps of its evidence.
 
     Raises:
@@ -414,10 +415,10 @@ def collect_facts(record: Record, case: Case, section: Section) -> Facts:
     kind = _kind(record)
     stages = count(config, "layout.pp") or 1
     ranks_of_replica = (count(config, "layout.tp") or 1) * stages
-    if ranks_of_replica < 1 or section.world % ranks_of_replica:
-        raise EvidenceError(f"its layout of {ranks_of_replica} ranks per replica does not fit {section.world} ranks")
+    if ranks_of_replica < 1 or evidence.world % ranks_of_replica:
+        raise EvidenceError(f"its layout of {ranks_of_replica} ranks per replica does not fit {evidence.world} ranks")
     resumed = quality is not None and bool(quality.resumed)
-    losses = _last_losses(record, section)
+    losses = _last_losses(record, evidence)
     evaluations: list[dict[str, Any]] = []
     if quality is not None:
         evaluations = _evaluations(quality.evaluations)
@@ -430,7 +431,7 @@ def collect_facts(record: Record, case: Case, section: Section) -> Facts:
     return Facts(
         kind=kind,
         unit=case.unit,
-        replicas=section.world // ranks_of_replica,
+        replicas=evidence.world // ranks_of_replica,
         complete=config[kind]["window_steps"] is None and not resumed,
         precision=str(config.get("precision")),
         published=published,
@@ -445,7 +446,7 @@ def collect_facts(record: Record, case: Case, section: Section) -> Facts:
     )
 
 
-def _last_losses(record: Record, section: Section) -> list[float | None]:
+def _last_losses(record: Record, evidence: RecordEvidence) -> list[float | None]:
     """Return the losses of the last steps, from the evidence if the record has only those of the first steps.
 
     Raises EvidenceError if neither has them.
@@ -453,10 +454,12 @@ def _last_losses(record: Record, section: Section) -> list[float | None]:
     losses: list[float | None] = []
     if record.quality is not None and record.quality.losses is not None:
         losses = list(record.quality.losses.values)
-    if section.steps > len(losses) and _kind(record) == TRAIN:
-        if len(section.loss_tail) != min(LOSS_TAIL, section.steps):
-            raise EvidenceError(f"it has {len(losses)} losses of {section.steps} steps, and not the last {LOSS_TAIL}")
-        losses = section.loss_tail
+    if evidence.steps > len(losses) and _kind(record) == TRAIN:
+        if len(evidence.loss_tail) != min(LOSS_TAIL, evidence.steps):
+            raise EvidenceError(
+                f"it has {len(losses)} losses of {evidence.steps} steps, and not the last {LOSS_TAIL}"
+            )
+        losses = evidence.loss_tail
     return losses[-LOSS_TAIL:]
 
 

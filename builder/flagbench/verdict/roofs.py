@@ -18,8 +18,8 @@ from flagbench.manifests.rows import Claim
 from flagbench.records.model import Metric, Record, SlowestDevice
 from flagbench.verdict.result import slowest_device
 from flagbench.verdict.subject import Subject, describe_slow_devices
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.evidence.roofs import MAMF, short_roofs
-from flagbench_core.evidence.section import MEASURE
 from flagbench_core.stats.summary import median
 
 REACHED = 0.67

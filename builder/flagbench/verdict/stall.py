@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flagbench_core.evidence.columns import MICRO
+from flagbench_core.evidence.document import StepRange
 from flagbench_core.evidence.metrics import DEVICE, HOST, OWN, PUBLISHED
-from flagbench_core.evidence.section import Stretch
 from flagbench_core.stats.summary import median
 from flagbench_core.stats.within import STALL
 
@@ -80,16 +80,16 @@ class _StallPlace(NamedTuple):
     rank: int | None
 
 
-def find_stall(stretch: Stretch, columns: Sequence[str], rank: int) -> Stall | None:
+def find_stall(step_range: StepRange, columns: Sequence[str], rank: int) -> Stall | None:
     """Return the longest stall in the steps of a rank; None if none is notable.
 
     Args:
-        stretch: the steps of the window.
+        step_range: the steps of the window.
         columns: the columns of the evidence that are counted as a step's time.
         rank: the rank whose time is counted.
     """
-    times = stretch.time(columns, rank)
-    sizes = stretch.sizes
+    times = step_range.time(columns, rank)
+    sizes = step_range.sizes
     median_step = median([micro / size for micro, size in zip(times, sizes, strict=True)])
     if not median_step:
         return None
@@ -105,11 +105,11 @@ def find_stall(stretch: Stretch, columns: Sequence[str], rank: int) -> Stall | N
         return None
     longest = max(stalled, key=beyond.__getitem__)
     # The part that has more than half of the excess is where the time went.
-    located = _locate_stall(stretch, longest, beyond[longest] / 2)
+    located = _locate_stall(step_range, longest, beyond[longest] / 2)
     stalled_rank = located.rank
-    if stretch.world == 1:
+    if step_range.world == 1:
         stalled_rank = None
-    before = stretch.first + sum(sizes[:longest])
+    before = step_range.first + sum(sizes[:longest])
     lost = sum(beyond[place] for place in stalled)
     return Stall(
         first=before + 1,
@@ -124,7 +124,7 @@ def find_stall(stretch: Stretch, columns: Sequence[str], rank: int) -> Stall | N
     )
 
 
-def find_counted_time(metric: str, stretch: Stretch) -> CountedTime:
+def find_counted_time(metric: str, step_range: StepRange) -> CountedTime:
     """Return the time that a rate counts, according to its name.
 
     The publisher's rates use the clock of rank 0; flagbench's own use that of the slowest rank.
@@ -134,24 +134,24 @@ def find_counted_time(metric: str, stretch: Stretch) -> CountedTime:
     if metric.endswith(("_host", "_published_count")):
         return CountedTime(PUBLISHED, 0)
     if "core" in metric:
-        return CountedTime(DEVICE, stretch.slowest(DEVICE))
-    return CountedTime(OWN, stretch.slowest(OWN))
+        return CountedTime(DEVICE, step_range.slowest(DEVICE))
+    return CountedTime(OWN, step_range.slowest(OWN))
 
 
-def _locate_stall(stretch: Stretch, place: int, least: float) -> _StallPlace:
+def _locate_stall(step_range: StepRange, place: int, least: float) -> _StallPlace:
     """Return where a stalled block lost its time: the column in which a rank had at least `least` microseconds.
 
     All ranks of a job take the time of a stall, because the others wait on their devices for the one that stalled. So
     a rank that waited for data or worked on its host is the cause, before one whose device was busy.
     """
-    ranks = range(stretch.world)
-    waits = [stretch.column("data_wait", rank)[place] for rank in ranks]
+    ranks = range(step_range.world)
+    waits = [step_range.column("data_wait", rank)[place] for rank in ranks]
     if max(waits) >= least:
         return _StallPlace("data_wait", waits.index(max(waits)))
     before = max(0, place - 1)  # a host that runs ahead of its device sees the stall one step later
     busy_on_device = []
     for rank in ranks:
-        device = stretch.column("device", rank)
+        device = step_range.column("device", rank)
         if max(device[before], device[place]) >= least:
             busy_on_device.append(rank)
     on_host = []
@@ -159,25 +159,25 @@ def _locate_stall(stretch: Stretch, place: int, least: float) -> _StallPlace:
         if rank in busy_on_device:
             continue
         for column, block in (("to_device", place), ("host", place), ("after", place), ("after", before)):
-            on_host.append((stretch.column(column, rank)[block], column, rank))
+            on_host.append((step_range.column(column, rank)[block], column, rank))
     micro, column, rank = max(on_host, default=(0, "", 0))
     if micro >= least:
         return _StallPlace(column, rank)
     if len(busy_on_device) == 1:
         return _StallPlace("device", busy_on_device[0])
-    return _StallPlace("device", _find_late_rank(stretch, place, least))
+    return _StallPlace("device", _find_late_rank(step_range, place, least))
 
 
-def _find_late_rank(stretch: Stretch, place: int, least: float) -> int | None:
+def _find_late_rank(step_range: StepRange, place: int, least: float) -> int | None:
     """Return the rank that came at least `least` microseconds late to the first collective of a block.
 
     None if no rank or several ranks did, or if these times are not in the evidence.
     """
-    collectives = stretch.spans[0].collectives
+    collectives = step_range.spans[0].collectives
     if collectives is None:
         return None
     # The blocks of these times may be longer than those of the steps.
-    block = sum(stretch.sizes[:place]) // collectives.block
+    block = sum(step_range.sizes[:place]) // collectives.block
     arrivals = [times[block] for times in collectives.first]
     earliest = min(arrivals)
     late = [rank for rank, micro in enumerate(arrivals) if micro - earliest >= least]

@@ -20,10 +20,10 @@ from flagbench.manifests.stack import Stack
 from flagbench.records.model import DeviceTelemetry, Record
 from flagbench.verdict.derivation import count, evaluate, look_up
 from flagbench_core import __version__
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.config import digest, preset_of
-from flagbench_core.evidence import Section
+from flagbench_core.evidence import RecordEvidence
 from flagbench_core.evidence.generation import generation_of
-from flagbench_core.evidence.section import MEASURE
 from flagbench_core.flops import batch_of, generation, padded
 
 
@@ -41,7 +41,7 @@ class Subject:
     record: Record
     """The record, with its metrics as computed again from its evidence."""
     case: Case
-    section: Section | None = None
+    evidence: RecordEvidence | None = None
     """The evidence; None if the record has none, or none that can be read."""
     unreadable: tuple[str, ...] = ()
     """Why the evidence cannot be read, as clauses."""

@@ -44,7 +44,7 @@ from flagbench.verdict.judge import judge, judge_reference
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Against, CitedRow, Estimate, Findings, Verification, VerifyResult
 from flagbench.verdict.samples import check_distinct, check_one_machine
-from flagbench_core.evidence.section import MEASURE
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.exit_codes import ExitCode
 
 

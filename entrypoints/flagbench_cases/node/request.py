@@ -15,8 +15,8 @@ from flagbench_cases.shared import checkpoint_facts, manifests, user_home
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
 from flagbench_core import config, process_limits
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.data_folders import find_folders
-from flagbench_core.evidence.section import MEASURE
 
 ROOFS_SHARE = 6
 """How many times longer the case roofs takes (120 s) than the roofs that are measured before the steps (20 s)."""

@@ -33,8 +33,8 @@ from flagbench_cases.telemetry.health import HealthReadings
 from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
 from flagbench_core import python_module, scratch
+from flagbench_core.case_kinds import kind_of
 from flagbench_core.config import schedule
-from flagbench_core.evidence.section import kind_of
 from flagbench_core.exit_codes import ExitCode
 
 POLL = 0.1

@@ -26,7 +26,7 @@ from flagbench_cases.rank.step_timer import StepTimer, is_finite
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.errors import CaseError, DataError
 from flagbench_cases.shared.spool import RankSpool
-from flagbench_core.evidence.section import TRAIN
+from flagbench_core.case_kinds import TRAIN
 from flagbench_core.exit_codes import ExitCode
 
 MAX_SKIPPED = 3

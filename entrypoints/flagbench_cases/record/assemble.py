@@ -20,7 +20,7 @@ from flagbench_cases.record.request import Request
 from flagbench_cases.shared import system
 from flagbench_core import DIVISION, __version__
 from flagbench_core.config import stop_rule
-from flagbench_core.evidence.section import digest_of
+from flagbench_core.evidence.document import digest_of
 from flagbench_core.exit_codes import ExitCode
 
 MAX_LINE_BYTES = 990_000

@@ -13,10 +13,11 @@ from flagbench_cases.record import measured
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
 from flagbench_core import checks as core
+from flagbench_core.case_kinds import INFER, MEASURE, TRAIN
 from flagbench_core.config import schedule
 from flagbench_core.evidence.columns import MICRO
+from flagbench_core.evidence.document import WINDOW, RecordEvidence, StepRange
 from flagbench_core.evidence.metrics import DEVICE, OWN
-from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Stretch
 from flagbench_core.health.judge import ends_soak
 
 CLOCK_DRIFT = 1e-4
@@ -38,7 +39,7 @@ class Subject(NamedTuple):
     """The steps and facts that the ranks wrote."""
     curve: list[float]
     """The loss of each step, averaged over replicas."""
-    section: Section
+    record_evidence: RecordEvidence
     """The record's evidence, from which metrics are computed."""
 
     @property
@@ -199,24 +200,24 @@ def _check_training_times(subject: Subject) -> Answer | None:
 
     p_core is the speed by the device's clock, in samples or tokens per second.
     """
-    section = subject.section
-    all_steps = section.stretch()
-    window = section.stretch(TRAIN, WINDOW)
-    timed = [TimedStretch(all_steps, section.durations.get(TRAIN, []))]
+    record_evidence = subject.record_evidence
+    all_steps = record_evidence.step_range()
+    window = record_evidence.step_range(TRAIN, WINDOW)
+    timed = [TimedSteps(all_steps, record_evidence.durations.get(TRAIN, []))]
     if window.steps != all_steps.steps:
-        timed.append(TimedStretch(window, []))
+        timed.append(TimedSteps(window, []))
     return compare_times(timed)
 
 
-class TimedStretch(NamedTuple):
+class TimedSteps(NamedTuple):
     """Consecutive steps, and how long they took from the first one's start to the last one's end."""
 
-    stretch: Stretch
+    step_range: StepRange
     durations: Sequence[int]
     """Each rank's duration of the steps, microseconds; empty if it was not measured or the steps did not end."""
 
 
-def compare_times(timed_stretches: Sequence[TimedStretch]) -> Answer:
+def compare_times(timed_steps: Sequence[TimedSteps]) -> Answer:
     """Check that device time <= host time <= duration, each the maximum over ranks, with a tolerance of one step.
 
     Speeds by these times are then in the opposite order, hence the check's name, rates_in_order. If they are not, a
@@ -224,18 +225,18 @@ def compare_times(timed_stretches: Sequence[TimedStretch]) -> Answer:
     """
     ok = True
     parts = []
-    for stretch, durations in timed_stretches:
-        if not stretch.steps:
+    for step_range, durations in timed_steps:
+        if not step_range.steps:
             continue
-        times = [stretch.rank_time(columns, stretch.slowest(columns)) / MICRO for columns in (DEVICE, OWN)]
+        times = [step_range.rank_time(columns, step_range.slowest(columns)) / MICRO for columns in (DEVICE, OWN)]
         if durations:
             times.append(max(durations) / MICRO)
-        tolerance = 1 + 1 / stretch.steps + CLOCK_DRIFT
+        tolerance = 1 + 1 / step_range.steps + CLOCK_DRIFT
         for shorter, longer in zip(times, times[1:]):
             if shorter > longer * tolerance:
                 ok = False
         comparison = " <= ".join(f"{seconds:.4f} s" for seconds in times)
-        parts.append(f"steps {stretch.first} to {stretch.first + stretch.steps}: {comparison}")
+        parts.append(f"steps {step_range.first} to {step_range.first + step_range.steps}: {comparison}")
     detail = "device <= host <= end to end, each the maximum over ranks: " + "; ".join(parts)
     return Answer(ok, detail)
 
@@ -245,13 +246,13 @@ def _check_pass_times(subject: Subject) -> Answer | None:
 
     So p_infer_core, the speed of the steps by the device's clock, is at least p_infer_whole, that of whole passes.
     """
-    section = subject.section
-    if not section.durations:
+    record_evidence = subject.record_evidence
+    if not record_evidence.durations:
         return None
     ok = True
     details = []
-    for name, microseconds in section.durations.items():
-        answer = compare_times([TimedStretch(section.stretch(name), microseconds)])
+    for name, microseconds in record_evidence.durations.items():
+        answer = compare_times([TimedSteps(record_evidence.step_range(name), microseconds)])
         ok = ok and answer.ok
         details.append(answer.detail)
     return Answer(ok, "; ".join(details))
@@ -292,7 +293,7 @@ def _check_measurements(subject: Subject) -> Answer | None:
     counts = _step_counts(subject)
     if planned is None or not counts:
         return None
-    spans = [span for span in subject.section.spans if span.measured is not None]
+    spans = [span for span in subject.record_evidence.spans if span.measured is not None]
     repeats = sum(span.steps for span in spans)
     on_all_ranks = counts == {repeats} and len(subject.evidence.steps) == subject.world
     detail = f"{len(spans)} of {planned} measured, {absent} not available; repeats {_join_counts(counts)}"

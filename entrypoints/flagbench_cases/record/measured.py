@@ -1,6 +1,6 @@
 """Builds the record's `evidence` from the steps and facts that the ranks left in the spool.
 
-The evidence is a `Section`: spans of steps with columns of integers by rank (microseconds, samples, tokens, FLOPs).
+It is a `RecordEvidence`: spans of steps with columns of integers by rank (microseconds, samples, tokens, FLOPs).
 flagbench_core derives every metric from it, here and again in `flagbench verify`. Long runs are summed up in blocks
 of steps, so that a record stays below 1 MB.
 """
@@ -14,6 +14,7 @@ from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step, repeat
+from flagbench_core.case_kinds import INFER, TRAIN
 from flagbench_core.evidence import roofs
 from flagbench_core.evidence.columns import (
     FLOPS,
@@ -24,9 +25,9 @@ from flagbench_core.evidence.columns import (
     sum_loss_blocks,
     to_integer,
 )
+from flagbench_core.evidence.document import WARMUP, WINDOW, Collectives, RecordEvidence, Span, StepRange
 from flagbench_core.evidence.generation import Generation
 from flagbench_core.evidence.metrics import LOSS_TAIL
-from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, Collectives, Section, Span, Stretch
 from flagbench_core.stats.within import MIN_STEPS
 
 MAX_LOSSES = 24_000
@@ -155,7 +156,7 @@ def choose_collective_block(count: int, world: int, block: int) -> int:
     return max(block, -(-count * world // MAX_COLLECTIVES))
 
 
-def build_section(request: Request, evidence: Evidence, count: int, block: int) -> Section:
+def build_record_evidence(request: Request, evidence: Evidence, count: int, block: int) -> RecordEvidence:
     """Build the evidence of the first `count` steps of all ranks, in blocks of `block` steps."""
     world = request.layout.world
     timing = evidence.first("timing")
@@ -169,7 +170,7 @@ def build_section(request: Request, evidence: Evidence, count: int, block: int) 
     for border in divide_steps(request, evidence, count):
         span = build_span(border, evidence.steps, block, with_losses, collective_block)
         spans.append(add_micro_batches(span, evidence, request.kind))
-    return Section(
+    return RecordEvidence(
         world=world,
         block=block,
         spans=spans,
@@ -225,7 +226,7 @@ def add_micro_batches(span: Span, evidence: Evidence, kind: str) -> Span:
     """
     if span.part != WINDOW or (kind != INFER and span.steps >= MIN_STEPS):
         return span
-    slowest_rank = Stretch([span], 1).slowest(("device",))
+    slowest_rank = StepRange([span], 1).slowest(("device",))
     seconds_of: dict[int, list[float]] = {}
     for fact in evidence.all("micro_batches"):
         if fact["rank"] == slowest_rank:

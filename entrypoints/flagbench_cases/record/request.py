@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from flagbench_cases.record.time_of_day import ClockReading
 from flagbench_cases.shared.parallel_layout import Layout, layout_of
+from flagbench_core.case_kinds import kind_of
 from flagbench_core.config import digest
-from flagbench_core.evidence.section import kind_of
 
 RECORD_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{7,159}")
 """A valid id of a record, as in manifests/schema/record-v1.json."""

@@ -9,11 +9,12 @@ from flagbench_cases.record import measured
 from flagbench_cases.record.checks import Subject, make_checks
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
+from flagbench_core.case_kinds import MEASURE, TRAIN
 from flagbench_core.config import schedule
 from flagbench_core.evidence.derive import CURVE_POINTS, derive
+from flagbench_core.evidence.document import digest_of
 from flagbench_core.evidence.generation import generation_of
 from flagbench_core.evidence.metrics import Facts
-from flagbench_core.evidence.section import MEASURE, TRAIN, digest_of
 from flagbench_core.stats import summary
 
 CEILING_FIELDS = ("flops", "precision", "method", "steady", "spread")
@@ -27,23 +28,23 @@ def fill(
 
     `packed`: lists by rank are in their shortest form, and there are no losses of single ranks.
     """
-    section = measured.build_section(request, evidence, count, block)
+    record_evidence = measured.build_record_evidence(request, evidence, count, block)
     curve = measured.average_losses(evidence.steps, count, request.layout)
     finished = record["status"]["state"] == "ok"
     evaluations = [fact for fact in evidence.all("evaluation") if fact["rank"] == 0]
     peak = peak_of(record, request)
     facts = facts_of(request, evidence, curve, evaluations, peak, finished)
-    derived = derive(section, facts)
-    record["evidence"] = section.to_json(packed=packed)
+    derived = derive(record_evidence, facts)
+    record["evidence"] = record_evidence.to_json(packed=packed)
     record["evidence_digest"] = digest_of(record["evidence"])
     record.update(metrics=derived.metrics, window=derived.window, work=derived.work, timing=derived.timing)
     for entry in record["ranks"]:
         entry.update(derived.ranks[entry["rank"]])
     if derived.flops is not None:
         record["flops"] = flops(record, request, evidence, derived.flops, peak)
-    subject = Subject(request, evidence, curve, section)
+    subject = Subject(request, evidence, curve, record_evidence)
     record["quality"] = quality(subject, evaluations, finished)
-    if request.kind == MEASURE or section.roofs:
+    if request.kind == MEASURE or record_evidence.roofs:
         record.update(measurements=derived.measurements, slow_devices=derived.slow_devices)
         record["quality"]["absent"] = {fact["name"]: fact["reason"] for fact in evidence.all("absent")}
     if facts.generation is not None and derived.window is not None:

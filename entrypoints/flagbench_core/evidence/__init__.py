@@ -4,7 +4,7 @@ Evidence is integers: microseconds, samples, tokens, bytes and FLOPs, by span of
 record's metrics from it, and `flagbench verify` computes them again.
 
   columns.py     integers of steps: rounding, blocks with exact sums, and the short form that a record has
-  section.py     spans of steps and what was measured once; read from a record, and written into one
+  document.py    spans of steps and what was measured once; read from a record, and written into one
   pipeline.py    bubbles of a pipeline of stages
   generation.py  lengths of a batch that generates tokens, and what a device reads for each token
   roofs.py       matrix products, copies and collectives, repeated; which device is slow
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from flagbench_core.evidence.columns import EvidenceError
 from flagbench_core.evidence.derive import Derived, derive
+from flagbench_core.evidence.document import RecordEvidence, Span, StepRange
 from flagbench_core.evidence.metrics import Facts
-from flagbench_core.evidence.section import Section, Span, Stretch
 
-__all__ = ["Derived", "EvidenceError", "Facts", "Section", "Span", "Stretch", "derive"]
+__all__ = ["Derived", "EvidenceError", "Facts", "RecordEvidence", "Span", "StepRange", "derive"]

@@ -1,6 +1,6 @@
 """Columns: one integer per step, or per block of consecutive steps, and the short form in which a record has them.
 
-`section` reads and writes a record's evidence with `decode` and `encode`; an image rounds what it measured with
+`document` reads and writes a record's evidence with `decode` and `encode`; an image rounds what it measured with
 `microseconds`, `to_integer` and `round_loss`. All are integers, so that sums over steps and ranks are exact.
 
 In a record a column is one of

@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Dict, NamedTuple, Optional
 
+from flagbench_core.case_kinds import INFER, MEASURE, TRAIN
 from flagbench_core.evidence import roofs
 from flagbench_core.evidence.columns import MICRO, add
+from flagbench_core.evidence.document import WINDOW, RecordEvidence, Span, StepRange
 from flagbench_core.evidence.generation import Generation
-from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Span, Stretch
 from flagbench_core.evidence.slow_devices import slowest_device
 from flagbench_core.stats import summary
 from flagbench_core.stats.summary import median, percentile
@@ -80,7 +81,7 @@ class Facts(NamedTuple):
 class Window(NamedTuple):
     """The steps that p_core is computed from, with the times of the slowest rank."""
 
-    stretch: Stretch
+    step_range: StepRange
     rank: int
     """The slowest rank: the one with the longest device time."""
     micro: list[int]
@@ -92,18 +93,18 @@ class Window(NamedTuple):
         return sum(self.micro) / MICRO
 
 
-def window_of(stretch: Stretch) -> Window | None:
-    """The steps of a stretch with the times of its slowest rank; None if it has no steps."""
-    if not stretch.steps:
+def window_of(step_range: StepRange) -> Window | None:
+    """The steps of a range with the times of its slowest rank; None if it has no steps."""
+    if not step_range.steps:
         return None
-    rank = stretch.slowest(DEVICE)
-    return Window(stretch, rank, stretch.time(DEVICE, rank))
+    rank = step_range.slowest(DEVICE)
+    return Window(step_range, rank, step_range.time(DEVICE, rank))
 
 
 class Run(NamedTuple):
     """One run: the evidence and the facts that its metrics are computed from."""
 
-    section: Section
+    evidence: RecordEvidence
     facts: Facts
     window: Window | None
     """None if the run ended in its warm-up."""
@@ -113,13 +114,13 @@ class Run(NamedTuple):
     @property
     def ceiling(self) -> float | None:
         """The slowest of the matmuls that the ranks measured in this run, FLOP/s; None if none was measured."""
-        return min(self.section.ceilings, default=None)
+        return min(self.evidence.ceilings, default=None)
 
 
-def compute_metrics(section: Section, facts: Facts) -> list[dict[str, Any]]:
+def compute_metrics(evidence: RecordEvidence, facts: Facts) -> list[dict[str, Any]]:
     """The record's `metrics`. Metrics that the run does not have, or that are not finite, are left out."""
-    window = window_of(section.stretch(facts.kind, WINDOW))
-    run = Run(section, facts, window, [])
+    window = window_of(evidence.step_range(facts.kind, WINDOW))
+    run = Run(evidence, facts, window, [])
     for compute in METRICS:
         for entry in compute(run):
             if entry is not None and math.isfinite(entry["value"]):
@@ -212,7 +213,7 @@ def _rate_interval(
     return WithinRun(None, refusal._replace(text=text, further_steps=further_steps))
 
 
-def micro_batch_shares(stretch: Stretch) -> list[list[float]]:
+def micro_batch_shares(step_range: StepRange) -> list[list[float]]:
     """The share of its step's time that each micro-batch of a short window took, by step.
 
     Empty if micro-batches were not measured, or if a time is too short to tell its rate.
@@ -222,9 +223,9 @@ def micro_batch_shares(stretch: Stretch) -> list[list[float]]:
     deviate less from a mean to which they contribute themselves: sqrt(n / (n - 1)) corrects this.
     """
     steps: list[Sequence[int]] = []
-    for span in stretch.spans:
+    for span in step_range.spans:
         steps += span.micro_batches
-    if len(steps) != stretch.steps or len(steps) < 2:
+    if len(steps) != step_range.steps or len(steps) < 2:
         return []
     if not all(all(times) for times in steps):  # a time of 0: the rate of its micro-batch is not known
         return []
@@ -259,27 +260,29 @@ def train_rates(run: Run) -> Iterator[Entry]:
     if run.facts.kind != TRAIN or run.window is None:
         return
     unit = run.facts.unit
-    window = run.window.stretch
+    window = run.window.step_range
     shares = micro_batch_shares(window)
     window_work = TimedWork(window.amount(unit), run.window.micro, window.steps, shares)
     yield rate("p_core", unit, window_work, _core_note(run.window))
-    durations = run.section.durations.get(TRAIN)
+    durations = run.evidence.durations.get(TRAIN)
     if run.facts.complete and durations:
-        everything = run.section.stretch()
+        everything = run.evidence.step_range()
         yield from _train_rates_over(run, everything, "all steps", shares)
         yield from _whole_train_rates(run, everything, durations)
     else:
         yield from _train_rates_over(run, window, "the window", shares)
 
 
-def _train_rates_over(run: Run, stretch: Stretch, covered: str, shares: Sequence[Sequence[float]]) -> Iterator[Entry]:
-    """p_core_host and p_train over a stretch of steps, which notes call `covered`; in tokens, also per device."""
-    unit, world = run.facts.unit, run.section.world
-    slowest_rank = stretch.slowest(OWN)
-    train_work = TimedWork(stretch.amount(unit), stretch.time(OWN, slowest_rank), stretch.steps, shares)
-    published_amounts = _published_work(stretch, run.facts)
-    host_work = TimedWork(published_amounts, stretch.time(HOST, 0), stretch.steps, shares)
-    published_work = TimedWork(published_amounts, stretch.time(PUBLISHED, 0), stretch.steps, shares)
+def _train_rates_over(
+    run: Run, step_range: StepRange, covered: str, shares: Sequence[Sequence[float]]
+) -> Iterator[Entry]:
+    """p_core_host and p_train over a range of steps, which notes call `covered`; in tokens, also per device."""
+    unit, world = run.facts.unit, run.evidence.world
+    slowest_rank = step_range.slowest(OWN)
+    train_work = TimedWork(step_range.amount(unit), step_range.time(OWN, slowest_rank), step_range.steps, shares)
+    published_amounts = _published_work(step_range, run.facts)
+    host_work = TimedWork(published_amounts, step_range.time(HOST, 0), step_range.steps, shares)
+    published_work = TimedWork(published_amounts, step_range.time(PUBLISHED, 0), step_range.steps, shares)
 
     yield rate("p_core_host", unit, host_work, f"{HOST_CLOCK}step, over {covered}")
     train_note = f"time of rank {slowest_rank}, the slowest rank, without evaluations and checkpoints; over {covered}"
@@ -292,16 +295,16 @@ def _train_rates_over(run: Run, stretch: Stretch, covered: str, shares: Sequence
         yield rate("p_train_published_count", unit, published_work._replace(shares=()), published_note)
 
 
-def _whole_train_rates(run: Run, stretch: Stretch, durations: Sequence[int]) -> Iterator[Entry]:
+def _whole_train_rates(run: Run, step_range: StepRange, durations: Sequence[int]) -> Iterator[Entry]:
     """p_whole of a complete training, and its published counterpart.
 
     `durations`: how long the training took on each rank, evaluations included, microseconds.
     """
     unit = run.facts.unit
     note = "training including evaluations, by the slowest rank"
-    yield whole_rate("p_whole", unit, sum(stretch.amount(unit)), max(durations), note)
+    yield whole_rate("p_whole", unit, sum(step_range.amount(unit)), max(durations), note)
     if unit != "tokens":
-        published_amount = sum(_published_work(stretch, run.facts))
+        published_amount = sum(_published_work(step_range, run.facts))
         note = f"{HOST_CLOCK}training including evaluations"
         yield whole_rate("p_whole_published_count", unit, published_amount, durations[0], note)
 
@@ -323,30 +326,30 @@ def infer_rates(run: Run) -> Iterator[Entry]:
     """
     if run.facts.kind != INFER or run.facts.generation is not None:
         return
-    phases = dict.fromkeys(span.phase for span in run.section.spans)  # each once, in their order
+    phases = dict.fromkeys(span.phase for span in run.evidence.spans)  # each once, in their order
     for phase in phases:
-        window = window_of(run.section.stretch(phase, WINDOW))
+        window = window_of(run.evidence.step_range(phase, WINDOW))
         if window is not None:
             yield from _infer_rates_of_phase(run, phase, window)
 
 
 def _infer_rates_of_phase(run: Run, phase: str, window: Window) -> Iterator[Entry]:
     """The rates of one pass over a data set, which is the phase `val` or `infer`."""
-    section, facts = run.section, run.facts
-    stretch, unit = window.stretch, facts.unit
-    shares = micro_batch_shares(stretch)
-    work = TimedWork(stretch.amount(unit), window.micro, stretch.steps, shares)
+    evidence, facts = run.evidence, run.facts
+    step_range, unit = window.step_range, facts.unit
+    shares = micro_batch_shares(step_range)
+    work = TimedWork(step_range.amount(unit), window.micro, step_range.steps, shares)
     note = _core_note(window)
     yield rate(f"p_{phase}_core", unit, work, note)
-    host_work = TimedWork(_published_work(stretch, facts), stretch.time(HOST, 0), stretch.steps, shares)
+    host_work = TimedWork(_published_work(step_range, facts), step_range.time(HOST, 0), step_range.steps, shares)
     yield rate(f"p_{phase}_core_host", unit, host_work, f"{HOST_CLOCK}step; excluding warm-up")
-    useful_tokens = stretch.amount("tokens_useful")
+    useful_tokens = step_range.amount("tokens_useful")
     if unit == "tokens" and useful_tokens != work.amounts:
         useful_work = work._replace(amounts=useful_tokens)
         yield rate(f"p_{phase}_core_useful", unit, useful_work, f"{note}; padding is not counted")
-    if facts.complete and phase in section.durations:
-        total = section.stretch(phase).total(unit)
-        longest = max(section.durations[phase])
+    if facts.complete and phase in evidence.durations:
+        total = evidence.step_range(phase).total(unit)
+        longest = max(evidence.durations[phase])
         note = "the whole pass including loading, by the slowest rank"
         yield whole_rate(f"p_{phase}_whole", unit, total, longest, note)
 
@@ -358,11 +361,11 @@ def latencies(run: Run) -> Iterator[Entry]:
     """
     if run.facts.generation is None or run.window is None:
         return
-    stretch = run.window.stretch
-    steps = stretch.steps
-    micro, note = _batch_times(stretch)
+    step_range = run.window.step_range
+    steps = step_range.steps
+    micro, note = _batch_times(step_range)
     seconds = [time / MICRO for time in micro]
-    interval = _interval_fields(_latency_interval(stretch, seconds))
+    interval = _interval_fields(_latency_interval(step_range, seconds))
     yield metric("latency_mean", sum(micro) / steps / MICRO, "s", n=steps, **interval, note=note)
     if len(micro) < steps:
         return
@@ -371,12 +374,12 @@ def latencies(run: Run) -> Iterator[Entry]:
         yield metric(f"latency_p{percent}", percentile(seconds, percent), "s", n=steps, note=note)
 
 
-def _latency_interval(stretch: Stretch, seconds: Sequence[float]) -> WithinRun:
+def _latency_interval(step_range: StepRange, seconds: Sequence[float]) -> WithinRun:
     """The interval of the mean time of a batch: the inverse of that of batches per second.
 
     `seconds`: the time of each block of batches.
     """
-    within = _rate_interval(stretch.sizes, seconds, stretch.steps, micro_batch_shares(stretch))
+    within = _rate_interval(step_range.sizes, seconds, step_range.steps, micro_batch_shares(step_range))
     if within.interval is None:
         return within
     low, high = within.interval
@@ -390,10 +393,10 @@ def generation_rates(run: Run) -> Iterator[Entry]:
     generation = run.facts.generation
     if generation is None or run.window is None:
         return
-    stretch = run.window.stretch
-    requests = stretch.amount("samples")
-    micro, note = _batch_times(stretch)
-    work = TimedWork(requests, micro, stretch.steps, micro_batch_shares(stretch))
+    step_range = run.window.step_range
+    requests = step_range.amount("samples")
+    micro, note = _batch_times(step_range)
+    work = TimedWork(requests, micro, step_range.steps, micro_batch_shares(step_range))
     generated = [count * generation.output for count in requests]
     processed = [count * (generation.prompt + generation.output) for count in requests]
     yield rate("output_tokens_per_second", "tokens", work._replace(amounts=generated), note)
@@ -401,11 +404,11 @@ def generation_rates(run: Run) -> Iterator[Entry]:
     yield rate("requests_per_second", "requests", work, note)
 
 
-def _batch_times(stretch: Stretch) -> tuple[list[int], str]:
+def _batch_times(step_range: StepRange) -> tuple[list[int], str]:
     """The times of the batches on the slowest rank by its host's clock, microseconds, and the note that says so."""
-    rank = stretch.slowest(HOST)
+    rank = step_range.slowest(HOST)
     note = f"from handing a batch to the engine to its last token; host clock of rank {rank}, the slowest rank"
-    return stretch.time(HOST, rank), note
+    return step_range.time(HOST, rank), note
 
 
 def iteration_times(run: Run) -> Iterator[Entry]:
@@ -419,7 +422,7 @@ def iteration_times(run: Run) -> Iterator[Entry]:
         return
     first: list[int] = []
     further: list[int] = []
-    for span in run.window.stretch.spans:
+    for span in run.window.step_range.spans:
         for times in span.micro_batches:
             if len(times) != generation.output:
                 return
@@ -447,7 +450,7 @@ def decode_bandwidth(run: Run) -> Iterator[Entry]:
         yield metric("decode_bandwidth_roof", bandwidth / values["memory_bandwidth"], "fraction", "device", note=note)
 
 
-def _published_work(stretch: Stretch, facts: Facts) -> list[int]:
+def _published_work(step_range: StepRange, facts: Facts) -> list[int]:
     """The work of each block as publishers count it: the work of rank 0 multiplied by the number of replicas.
 
     Publishers count every batch of samples as full.
@@ -455,7 +458,7 @@ def _published_work(stretch: Stretch, facts: Facts) -> list[int]:
     column = "samples_published"
     if facts.unit == "tokens":
         column = "tokens"
-    return [amount * facts.replicas for amount in stretch.column(column, 0)]
+    return [amount * facts.replicas for amount in step_range.column(column, 0)]
 
 
 def _core_note(window: Window) -> str:
@@ -471,10 +474,10 @@ def utilisation(run: Run) -> Iterator[Entry]:
     window, peak, ceiling = run.window, run.facts.peak, run.ceiling
     if window is None or not run.facts.counted or not window.seconds:
         return
-    device_seconds = window.seconds * run.section.world
-    executed = window.stretch.flops("executed") / device_seconds
-    recomputed = window.stretch.flops("recomputed") / device_seconds
-    useful = window.stretch.flops("useful") / device_seconds
+    device_seconds = window.seconds * run.evidence.world
+    executed = window.step_range.flops("executed") / device_seconds
+    recomputed = window.step_range.flops("recomputed") / device_seconds
+    useful = window.step_range.flops("useful") / device_seconds
     if peak:
         yield metric("mfu", executed / peak, "fraction", note="executed model FLOPs, including padding")
         hfu_note = "equal to mfu: nothing is recomputed"
@@ -504,7 +507,7 @@ def published_utilisation(run: Run) -> Iterator[Entry]:
         return
     for entry in run.metrics:
         if entry["name"] == formula["metric"]:
-            yield _utilisation_from(entry, formula, peak, run.section.world)
+            yield _utilisation_from(entry, formula, peak, run.evidence.world)
             return
 
 
@@ -540,8 +543,8 @@ def _utilisation_from(base: Mapping[str, Any], formula: Mapping[str, Any], peak:
 
 def e2e_time(run: Run) -> Iterator[Entry]:
     """e2e_time: the duration of the whole published run, without imports, seconds."""
-    if run.facts.complete and run.facts.kind != MEASURE and "e2e" in run.section.timing:
-        seconds = run.section.timing["e2e"] / MICRO
+    if run.facts.complete and run.facts.kind != MEASURE and "e2e" in run.evidence.timing:
+        seconds = run.evidence.timing["e2e"] / MICRO
         yield metric("e2e_time", seconds, "s", n=1, note="excluding imports")
 
 
@@ -550,9 +553,9 @@ def memory(run: Run) -> Iterator[Entry]:
     note = "in use on the device when training ended"
     if run.facts.device_kind == "cpu":
         note = "resident set of the largest rank"
-    peaks = run.section.memory.get("peak", ())
+    peaks = run.evidence.memory.get("peak", ())
     yield _largest_peak("mem_peak", peaks, note)
-    allocator_peaks = run.section.memory.get("allocator_peak", ())
+    allocator_peaks = run.evidence.memory.get("allocator_peak", ())
     yield _largest_peak("allocator_peak", allocator_peaks, "maximum sum of live tensors")
 
 
@@ -599,8 +602,8 @@ def device_rates(run: Run) -> Iterator[Entry]:
 
     An all-reduce has its bus bandwidth, GB/s. Measurements as MAMF makes them are left to `published_rates`.
     """
-    world = run.section.world
-    for measurement in roofs.measurements(run.section):
+    world = run.evidence.world
+    for measurement in roofs.measurements(run.evidence):
         if measurement["name"] == roofs.ALL_REDUCE:
             factor = roofs.bus_factor(roofs.ALL_REDUCE, world)
             note = f"{measurement['bytes']} bytes over {world} ranks; factor {factor:g} of nccl-tests"
@@ -616,7 +619,7 @@ def published_rates(run: Run) -> Iterator[Entry]:
     MAMF (mamf-finder.py of stas00/ml-engineering) and FlagPerf's base/ compute such means. Only measurements for
     which one of them publishes a mean have this metric.
     """
-    for span in (*run.section.spans, *run.section.roofs):
+    for span in (*run.evidence.spans, *run.evidence.roofs):
         if span.measured is None:
             continue
         if "cleared_bytes" in span.measured:
@@ -633,21 +636,21 @@ def _published_mean(run: Run, span: Span, measured: Mapping[str, Any], name: str
     A measurement with all repeats that the publisher makes has no `ci_reason`, even if it has no interval: no longer
     measurement is wanted, and only further runs give an interval.
     """
-    world, operation = run.section.world, measured["operation"]
+    world, operation = run.evidence.world, measured["operation"]
     unit, scale = "GB", GIGA
     if operation == roofs.PRODUCT:
         unit, scale = "TFLOP", TERA
-    stretch = Stretch([span], run.section.block)
+    step_range = StepRange([span], run.evidence.block)
     size = roofs.amount(measured) / scale
     slowest = None
     if operation not in roofs.COLLECTIVES:
-        slowest = slowest_device([size * count for count in _operations_per_second(stretch)])
+        slowest = slowest_device([size * count for count in _operations_per_second(step_range)])
     if operation == roofs.ALL_REDUCE:
         size *= _published_bus_factor(world, run.facts.nodes)
     if not size:
         return None
-    amounts = [size * count for count in stretch.amount("samples")]
-    micro = add([stretch.time(DEVICE, rank) for rank in range(world)])
+    amounts = [size * count for count in step_range.amount("samples")]
+    micro = add([step_range.time(DEVICE, rank) for rank in range(world)])
     work = TimedWork(amounts, micro, span.steps)
     computed = rate(name, unit, work, f"{PUBLISHER}mean over all repeats and devices")
     if computed is None:
@@ -680,10 +683,10 @@ def _published_bus_factor(world: int, nodes: int) -> float:
     return roofs.bus_factor(roofs.ALL_REDUCE, world // nodes)
 
 
-def _operations_per_second(stretch: Stretch) -> list[float]:
+def _operations_per_second(step_range: StepRange) -> list[float]:
     """The mean number of operations per second of each rank; empty if a rank took no time."""
-    counts = [sum(stretch.column("samples", rank)) for rank in range(stretch.world)]
-    micro = [stretch.rank_time(DEVICE, rank) for rank in range(stretch.world)]
+    counts = [sum(step_range.column("samples", rank)) for rank in range(step_range.world)]
+    micro = [step_range.rank_time(DEVICE, rank) for rank in range(step_range.world)]
     if not all(micro):
         return []
     return [count * MICRO / time for count, time in zip(counts, micro)]

@@ -31,10 +31,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flagbench_core.evidence.section import Stretch
+from flagbench_core.evidence.document import StepRange
 
 
-def measure_bubbles(window: Stretch, world: int, stages: int) -> list[float]:
+def measure_bubbles(window: StepRange, world: int, stages: int) -> list[float]:
     """The bubble of each rank over a window, from 0 to 1; empty if passes were not measured in each of its steps.
 
     `world` is the number of ranks. They are numbered in Megatron-LM's default order, where those of a stage are

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flagbench_core.evidence.columns import MICRO, EvidenceError
-from flagbench_core.evidence.section import Section, Span
+from flagbench_core.evidence.document import RecordEvidence, Span
 from flagbench_core.stats import summary
 
 PRODUCT = "matmul"
@@ -154,12 +154,12 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return ordered[cut - 1], ordered[n - cut]
 
 
-def measurements(section: Section) -> list[dict[str, Any]]:
+def measurements(evidence: RecordEvidence) -> list[dict[str, Any]]:
     """The record's `measurements`, from its evidence; rates in FLOP/s or B/s."""
     measured = []
-    for span in (*section.spans, *section.roofs):
+    for span in (*evidence.spans, *evidence.roofs):
         if span.measured is not None:
-            measured.append(_measurement(span, span.measured, section.world))
+            measured.append(_measurement(span, span.measured, evidence.world))
     return measured
 
 

@@ -13,7 +13,7 @@ from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.measured import Border, build_span
 from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence.columns import COLUMNS, TIMES, EvidenceError, block_sizes, decode, encode
-from flagbench_core.evidence.section import read_section
+from flagbench_core.evidence.document import read_evidence
 from unit.cases.record.runs import (
     WARMUP,
     evidence,
@@ -64,8 +64,8 @@ def test_times_are_rounded_to_microseconds() -> None:
 
 
 def test_a_section_is_read_as_it_was_written() -> None:
-    section = section_of({0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}, 5, [400.0, 401.0], block=4)
-    assert read_section(section.to_json()) == section
+    evidence = section_of({0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}, 5, [400.0, 401.0], block=4)
+    assert read_evidence(evidence.to_json()) == evidence
 
 
 def test_blocks_have_the_sums_of_their_steps() -> None:
@@ -73,8 +73,8 @@ def test_blocks_have_the_sums_of_their_steps() -> None:
     single, blocks = (section_of(ranks, 5, [400.0, 401.0], block) for block in (1, 4))
     assert [len(span.columns["host"][0]) for span in blocks.spans] == [2, 5]
     for name in COLUMNS:
-        assert blocks.stretch().total(name) == single.stretch().total(name)
-    one, other = (metrics_of(section, replicas=2) for section in (single, blocks))
+        assert blocks.step_range().total(name) == single.step_range().total(name)
+    one, other = (metrics_of(evidence, replicas=2) for evidence in (single, blocks))
     rates = [name for name in one if name.startswith("p_")]
     assert [one[name]["value"] for name in rates] == [other[name]["value"] for name in rates]
     assert other["p_core"]["n"] == 20
@@ -119,10 +119,10 @@ def test_medians_of_a_rank_follow_from_its_steps() -> None:
 )
 def test_evidence_that_contradicts_itself(damage: Callable[[dict[str, Any]], object]) -> None:
     found = section_of({0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}, 5, [400.0, 401.0]).to_json()
-    read_section(found)
+    read_evidence(found)
     damage(found)
     with pytest.raises(EvidenceError):
-        read_section(found)
+        read_evidence(found)
 
 
 def long_run(world: int, count: int) -> tuple[Evidence, dict[str, Any]]:

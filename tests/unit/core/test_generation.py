@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from flagbench_cases.record.measured import Border, build_span
-from flagbench_core.evidence import EvidenceError, Section
+from flagbench_core.evidence import EvidenceError, RecordEvidence
+from flagbench_core.evidence.document import read_evidence
 from flagbench_core.evidence.generation import generation_of
-from flagbench_core.evidence.section import read_section
 from flagbench_core.stats.summary import percentile
 from unit.cases.record.runs import metrics_of, step
 
@@ -31,17 +31,17 @@ def config(model: dict[str, Any] = MODEL, tp: int = 1, **data: Any) -> dict[str,
     }
 
 
-def section_of(seconds: list[float], iterations: list[list[int]] | None = None, block: int = 1) -> Section:
+def section_of(seconds: list[float], iterations: list[list[int]] | None = None, block: int = 1) -> RecordEvidence:
     """A warm-up of one step, then batches of so long, with the microseconds of the engine's iterations."""
     steps = [step(device=time)._replace(host=time, samples=BATCH, tokens=BATCH * OUTPUT) for time in [9.0, *seconds]]
     borders = (Border("infer", "warmup", 0, 1), Border("infer", "window", 1, len(steps)))
     warmup, window = (build_span(border, {0: steps}, block) for border in borders)
     window = window._replace(micro_batches=iterations or ())
-    return Section(1, block, [warmup, window], timing={}, durations={}, memory={}, ceilings=[], loss_tail=[])
+    return RecordEvidence(1, block, [warmup, window], timing={}, durations={}, memory={}, ceilings=[], loss_tail=[])
 
 
-def metrics(section: Section, **changes: Any) -> dict[str, dict[str, Any]]:
-    return metrics_of(section, kind="infer", unit="tokens", generation=generation_of(config(**changes)))
+def metrics(evidence: RecordEvidence, **changes: Any) -> dict[str, dict[str, Any]]:
+    return metrics_of(evidence, kind="infer", unit="tokens", generation=generation_of(config(**changes)))
 
 
 def latencies(count: int) -> list[float]:
@@ -87,8 +87,8 @@ def iterations_of(seconds: list[float], first: int = 30_000) -> list[list[int]]:
 def test_iterations_give_the_first_and_further_tokens_and_the_interval_of_rates() -> None:
     seconds = [0.577] * 30
     iterations = iterations_of(seconds)
-    section = section_of(seconds, iterations)
-    found = metrics(section)
+    evidence = section_of(seconds, iterations)
+    found = metrics(evidence)
     assert found["ttft"]["value"] == 0.03
     assert found["tpot"]["value"] == pytest.approx((0.577 - 0.03) / 127, rel=1e-3)
     assert (found["ttft"]["n"], found["tpot"]["n"]) == (30, 30 * 127)
@@ -96,7 +96,7 @@ def test_iterations_give_the_first_and_further_tokens_and_the_interval_of_rates(
     assert low < found["output_tokens_per_second"]["value"] < high
     assert found["latency_mean"]["ci95"] == pytest.approx([BATCH * OUTPUT / high, BATCH * OUTPUT / low])
     assert "ci95" not in metrics(section_of(seconds))["output_tokens_per_second"]  # 30 steps alone are too few
-    assert metrics(read_section(json.loads(json.dumps(section.to_json())))) == found
+    assert metrics(read_evidence(json.loads(json.dumps(evidence.to_json())))) == found
 
 
 def test_a_stall_beside_which_other_batches_take_almost_no_time_leaves_no_interval() -> None:
@@ -109,27 +109,27 @@ def test_a_stall_beside_which_other_batches_take_almost_no_time_leaves_no_interv
 
 def test_decode_bandwidth_is_what_a_device_reads() -> None:
     """Of Llama 3.1 8B: 7,504,658,432 weights without the embeddings, and 131,072 bytes of cache for each position."""
-    section = section_of([0.577] * 30, iterations_of([0.577] * 30))
-    found = metrics(section)
+    evidence = section_of([0.577] * 30, iterations_of([0.577] * 30))
+    found = metrics(evidence)
     read = 2 * 7_504_658_432 + 131_072 * 8 * (32 + 64)
     assert found["decode_bandwidth"]["value"] == pytest.approx(read / found["tpot"]["value"] / 1e9, rel=1e-12)
     assert found["decode_bandwidth"]["scope"] == "device"
     # Each of 4 devices has a quarter.
-    quarter = metrics(section, tp=4)
+    quarter = metrics(evidence, tp=4)
     assert quarter["decode_bandwidth"]["value"] == pytest.approx(found["decode_bandwidth"]["value"] / 4, rel=1e-12)
 
 
 def test_decode_bandwidth_is_compared_with_the_memory_of_the_same_run() -> None:
-    section = section_of([0.577] * 30, iterations_of([0.577] * 30))
+    evidence = section_of([0.577] * 30, iterations_of([0.577] * 30))
     copies = build_span(
         Border("memory_bandwidth", "window", 0, 20, {"operation": "copy", "bytes": 2**30}),
         {0: [step(device=0.001)._replace(samples=1.0)] * 20},
         1,
     )
-    found = metrics(section._replace(roofs=(copies,)))
+    found = metrics(evidence._replace(roofs=(copies,)))
     share = found["decode_bandwidth"]["value"] / found["memory_bandwidth"]["value"]
     assert found["decode_bandwidth_roof"]["value"] == share
-    assert "decode_bandwidth_roof" not in metrics(section)
+    assert "decode_bandwidth_roof" not in metrics(evidence)
 
 
 def test_an_engine_that_reads_prompts_in_parts_has_no_time_to_the_first_token() -> None:

@@ -11,7 +11,7 @@ import pytest
 from flagbench_cases.record.measured import count_complete_steps
 from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence import derive, metrics
-from flagbench_core.evidence.section import read_section
+from flagbench_core.evidence.document import read_evidence
 from unit.cases.record.runs import NAN, facts_of, metrics_of, section_of, step
 
 BASE = step(1.0, 1.0)._replace(
@@ -59,11 +59,11 @@ def micro_batches(noise: float, trend: float = 0.0) -> list[list[int]]:
 def test_five_long_steps_are_decided_by_their_micro_batches(noise: float, trend: float, decided: bool) -> None:
     """The rate is that of the steps; without micro-batches, five of them are too few."""
     of_steps = micro_batches(noise, trend)
-    section = section_of({0: steps(*(sum(each) / 1e6 for each in of_steps))})
-    (window,) = section.spans
-    finer = section._replace(spans=[window._replace(micro_batches=of_steps)])
-    assert read_section(json.loads(json.dumps(finer.to_json()))).spans[0].micro_batches == of_steps
-    coarse, found = metrics_of(section)["p_core"], metrics_of(finer)["p_core"]
+    evidence = section_of({0: steps(*(sum(each) / 1e6 for each in of_steps))})
+    (window,) = evidence.spans
+    finer = evidence._replace(spans=[window._replace(micro_batches=of_steps)])
+    assert read_evidence(json.loads(json.dumps(finer.to_json()))).spans[0].micro_batches == of_steps
+    coarse, found = metrics_of(evidence)["p_core"], metrics_of(finer)["p_core"]
     assert (coarse["value"], coarse["n"]) == (found["value"], found["n"]) == (pytest.approx(4 / 64, rel=0.05), 5)
     assert "ci95" not in coarse
     assert ("ci95" in found) is decided
@@ -196,8 +196,8 @@ def test_mfu_of_the_published_a100_row() -> None:
 
 
 def test_a_case_that_counts_no_flops_has_no_utilisation() -> None:
-    section = section_of({0: steps(*[0.5] * 3, samples=32.0)}, ceilings=[190e12])
-    found = derive(section, facts_of(peak=156e12, counted=False))
+    evidence = section_of({0: steps(*[0.5] * 3, samples=32.0)}, ceilings=[190e12])
+    found = derive(evidence, facts_of(peak=156e12, counted=False))
     assert found.flops is None
     assert not [entry["name"] for entry in found.metrics if entry["name"].startswith(("mfu", "hfu"))]
 
@@ -277,8 +277,8 @@ def test_the_publishers_own_utilisation() -> None:
     }
 
     def published(used: dict[str, Any] | None, precision: str = "bf16", **changes: Any) -> dict[str, Any]:
-        section = section_of(ranks)
-        found = metrics_of(section, replicas=2, unit="tokens", published=used, precision=precision, **changes)
+        evidence = section_of(ranks)
+        found = metrics_of(evidence, replicas=2, unit="tokens", published=used, precision=precision, **changes)
         return found.get("mfu_published_formula", {})
 
     assert published(formula)["value"] == published(of_device)["value"] == pytest.approx(0.3605, rel=1e-3)

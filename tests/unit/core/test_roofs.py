@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.evidence import EvidenceError, Facts, derive
 from flagbench_core.evidence.columns import COLUMNS, FLOPS
+from flagbench_core.evidence.document import WINDOW, RecordEvidence, Span, read_evidence
 from flagbench_core.evidence.roofs import (
     amount,
     bus_factor,
@@ -19,7 +21,6 @@ from flagbench_core.evidence.roofs import (
     measurements,
     spread,
 )
-from flagbench_core.evidence.section import MEASURE, WINDOW, Section, Span, read_section
 from flagbench_core.evidence.slow_devices import find_slow_devices, slowest_device
 
 PRODUCT = {"operation": "matmul", "precision": "bf16", "shape": [8192, 4096, 2048]}
@@ -92,9 +93,9 @@ def span_of(name: str, first: int, times: list[list[int]], operations: int, meas
     return Span(name, WINDOW, first, steps, columns, flops, [], measured=measured)
 
 
-def section_of(*spans: Span) -> Section:
-    section = Section(2, 1, list(spans), {}, {}, {}, [], [])
-    return read_section(section.to_json())  # as it is read from a record
+def section_of(*spans: Span) -> RecordEvidence:
+    evidence = RecordEvidence(2, 1, list(spans), {}, {}, {}, [], [])
+    return read_evidence(evidence.to_json())  # as it is read from a record
 
 
 FACTS = Facts(MEASURE, "samples", 2, False, "fp32", None, None, "cpu", (), (), counted=False)
@@ -147,8 +148,8 @@ def test_mamf_is_a_mean_of_single_products_and_no_median() -> None:
 @pytest.mark.parametrize(("full", "refused"), [(False, True), (True, False)])
 def test_only_a_full_run_makes_the_publishers_repeats(full: bool, refused: bool) -> None:
     slower = [100] * 50 + [110] * 50
-    section = section_of(span_of("matmul_bf16", 0, [slower, slower], 500, dict(PRODUCT)))
-    named = {entry["name"]: entry for entry in derive(section, FACTS._replace(complete=full)).metrics}
+    evidence = section_of(span_of("matmul_bf16", 0, [slower, slower], 500, dict(PRODUCT)))
+    named = {entry["name"]: entry for entry in derive(evidence, FACTS._replace(complete=full)).metrics}
     assert "ci95" not in named["matmul_bf16_mean"]
     assert ("ci_reason" in named["matmul_bf16_mean"]) is refused
 
@@ -164,20 +165,20 @@ def test_means_are_of_what_is_published() -> None:
 
 def test_between_nodes_the_factor_of_one_node_is_published() -> None:
     span = span_of("all_reduce", 0, [[100] * 20] * 4, 1, {"operation": "all_reduce", "bytes": 3000})
-    section = Section(4, 1, [span], {}, {}, {}, [], [])
-    named = {entry["name"]: entry["value"] for entry in derive(section, FACTS._replace(nodes=2)).metrics}
+    evidence = RecordEvidence(4, 1, [span], {}, {}, {}, [], [])
+    named = {entry["name"]: entry["value"] for entry in derive(evidence, FACTS._replace(nodes=2)).metrics}
     rate = 3000 / 100e-6 / 1e9
     assert named["all_reduce_busbw"] == pytest.approx(1.5 * rate)
     assert named["all_reduce_mean"] == pytest.approx(1.0 * rate)
-    single = derive(section, FACTS._replace(nodes=4)).metrics  # whose factor is 0
+    single = derive(evidence, FACTS._replace(nodes=4)).metrics  # whose factor is 0
     assert {entry["name"] for entry in single} == {"all_reduce_busbw"}
 
 
 def test_a_large_job_has_the_sums_of_its_repeats() -> None:
     times = [[1000 + rank % 7] for rank in range(300)]
     span = span_of("matmul_bf16", 0, times, 60, PRODUCT)._replace(steps=20)
-    whole = Section(300, 20, [span], {}, {}, {}, [], []).to_json(packed=True)
-    (found,) = derive(read_section(whole), FACTS).measurements
+    whole = RecordEvidence(300, 20, [span], {}, {}, {}, [], []).to_json(packed=True)
+    (found,) = derive(read_evidence(whole), FACTS).measurements
     assert found["rate"] == pytest.approx(2 * 8192 * 4096 * 2048 * 60 / 1003e-6, rel=1e-3)
     assert (found["steady"], found["ci95"], found["devices"]) == (True, None, [])
 

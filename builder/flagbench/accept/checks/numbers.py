@@ -15,9 +15,10 @@ from flagbench.manifests.limits import AcceptanceLimit, Kind, Reference
 from flagbench.records.model import Metric
 from flagbench.verdict.result import Ratio, four_digits
 from flagbench.verdict.subject import Subject
+from flagbench_core.case_kinds import MEASURE, kind_of
+from flagbench_core.evidence.document import WINDOW
 from flagbench_core.evidence.metrics import window_of
 from flagbench_core.evidence.roofs import ALL_REDUCE, MAMF
-from flagbench_core.evidence.section import MEASURE, WINDOW, kind_of
 
 PARTS = 5
 """Consecutive parts, the fifths, into which the repeats or steps of a number that was not steady are divided."""
@@ -195,22 +196,22 @@ class _Fifths(NamedTuple):
 
 def _fifths(subject: Subject, name: str) -> _Fifths | None:
     """The fifths of the repeats or steps in which a metric was measured; None if the evidence has too few of them."""
-    section = subject.section
-    if section is None:
+    evidence = subject.evidence
+    if evidence is None:
         return None
     if subject.case.kind == MEASURE:
         # The bus bandwidth of a collective is computed from the repeats of the collective.
-        stretch = section.stretch(name.removesuffix("_busbw"))
+        step_range = evidence.step_range(name.removesuffix("_busbw"))
     else:
-        stretch = section.stretch(kind_of(subject.config), WINDOW)
-    window = window_of(stretch)
+        step_range = evidence.step_range(kind_of(subject.config), WINDOW)
+    window = window_of(step_range)
     if window is None:
         return None
     step_seconds = window.micro
     if len(step_seconds) < LEAST_STEPS_OF_PART * PARTS or not all(step_seconds):
         return None
     rates = []
-    for amount, seconds in zip(window.stretch.amount("samples"), step_seconds, strict=True):
+    for amount, seconds in zip(window.step_range.amount("samples"), step_seconds, strict=True):
         rates.append(amount / seconds)
     medians = []
     for part in range(PARTS):

@@ -36,8 +36,8 @@ from flagbench.verdict.result import Estimate, MetricResult, Ratio
 from flagbench.verdict.samples import count_sessions
 from flagbench.verdict.subject import Subject
 from flagbench.verdict.verify import select_claims
+from flagbench_core.case_kinds import MEASURE
 from flagbench_core.evidence.roofs import MAMF, MAMF_PUBLISHED
-from flagbench_core.evidence.section import MEASURE
 from flagbench_core.health.reading import DeviceHealth
 
 HEAT_SECONDS = 30

@@ -62,8 +62,8 @@ def check_record(subject: Subject) -> tuple[Finding, ...]:
     # The record of an interrupted run has only parts of its numbers, so the other rules would find too much.
     if subject.record.status.state == "ok":
         findings += _apply_rules(Needs.RUN, subject)
-        if subject.section is not None:
-            findings += _apply_rules(Needs.EVIDENCE, subject, subject.section)
+        if subject.evidence is not None:
+            findings += _apply_rules(Needs.EVIDENCE, subject, subject.evidence)
     return tuple(Finding(finding.rule, finding.message, subject.record.record_id) for finding in findings)
 
 

@@ -25,9 +25,10 @@ from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
 from flagbench.verdict.samples import find_shared_device, start_of
 from flagbench.verdict.stall import Stall, find_counted_time, find_stall
 from flagbench.verdict.subject import Subject, describe_slow_devices, value_text
+from flagbench_core.case_kinds import INFER, MEASURE, kind_of
 from flagbench_core.evidence.columns import MICRO
+from flagbench_core.evidence.document import WINDOW
 from flagbench_core.evidence.roofs import MAMF
-from flagbench_core.evidence.section import INFER, MEASURE, WINDOW, kind_of
 
 GIB = 2.0**30
 """Bytes of a GiB."""
@@ -619,9 +620,9 @@ def _longest_stall(subjects: Sequence[Subject], metric: str) -> Iterator[str]:
 def _stalls(subjects: Sequence[Subject], metric: str) -> Iterator[Stall]:
     """Yield the longest stall in the window of each run that has one, in the time that a metric counts."""
     for subject in subjects:
-        if subject.section is None:
+        if subject.evidence is None:
             continue
-        window = subject.section.stretch(kind_of(subject.config), WINDOW)
+        window = subject.evidence.step_range(kind_of(subject.config), WINDOW)
         if not window.steps:
             continue
         counted = find_counted_time(metric, window)

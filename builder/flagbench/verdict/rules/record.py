@@ -2,7 +2,7 @@
 
 Each function is a rule, is named after the rule's id, and yields a message for each problem that it finds. The
 arguments depend on what the rule needs (`rules.table.Find`): a Subject, which is a record with its case and its
-recomputed metrics, and for EVIDENCE also the record's step times as a Section.
+recomputed metrics, and for EVIDENCE also the record's step times as a RecordEvidence.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from flagbench.verdict.derivation import Unknown, count, derived_conditions, lea
 from flagbench.verdict.rules.table import Needs, rule
 from flagbench.verdict.subject import Subject, describe_difference, find_accelerator, value_text
 from flagbench_core import __version__
+from flagbench_core.case_kinds import INFER, TRAIN
 from flagbench_core.checks import PRECISION_ERRORS, runs_in
 from flagbench_core.config import preset_of
-from flagbench_core.evidence import Section
+from flagbench_core.evidence import RecordEvidence
 from flagbench_core.evidence.columns import MICRO, block_sizes
+from flagbench_core.evidence.document import Span
 from flagbench_core.evidence.metrics import OWN
-from flagbench_core.evidence.section import INFER, TRAIN, Span
 
 ROUNDING = 1 + 1e-9
 """A number exceeds its limit only if it is larger by this factor: rounding alone stays far below it."""
@@ -86,7 +87,7 @@ def _check_missing(subject: Subject) -> Iterator[str]:
 
 
 @rule("check-again", Needs.EVIDENCE, "The image's own check has a defect, or what it was made of was edited.")
-def _check_again(subject: Subject, section: Section) -> Iterator[str]:
+def _check_again(subject: Subject, evidence: RecordEvidence) -> Iterator[str]:
     yield from checks.find_failing_again(subject.record)
 
 
@@ -430,8 +431,8 @@ def _ceiling_above_peak(subject: Subject) -> Iterator[str]:
     ceilings: list[float] = []
     if subject.record.flops is not None and subject.record.flops.measured_ceiling is not None:
         ceilings.append(subject.record.flops.measured_ceiling.flops)
-    if subject.section is not None:
-        ceilings.extend(subject.section.ceilings)
+    if subject.evidence is not None:
+        ceilings.extend(subject.evidence.ceilings)
     highest = max(ceilings, default=0.0)
     peak = subject.highest_flops
     if peak is not None and highest > peak * ROUNDING:
@@ -618,8 +619,8 @@ def _launch_time(subject: Subject) -> Iterator[str]:
 
 
 @rule("step-without-time", Needs.EVIDENCE, "A clock is too coarse, or stands still.")
-def _step_without_time(subject: Subject, section: Section) -> Iterator[str]:
-    for span in section.spans:
+def _step_without_time(subject: Subject, evidence: RecordEvidence) -> Iterator[str]:
+    for span in evidence.spans:
         for name in ("host", "device"):
             for rank, blocks in enumerate(span.columns[name]):
                 if 0 in blocks:
@@ -636,7 +637,7 @@ STEP_ABOVE_PEAK = 1.05
     "A step was timed that had not ended, or the clock of the device jumped.",
     "5 % of one step, by a clock of microseconds",
 )
-def _step_above_peak(subject: Subject, section: Section) -> Iterator[str]:
+def _step_above_peak(subject: Subject, evidence: RecordEvidence) -> Iterator[str]:
     """Compare the FLOP/s of each step with the peak of the device: FLOPs by tokens, time by the device's clock.
 
     A rank does the FLOPs of its tokens alone, or its share of them if the ranks of a replica divide each layer.
@@ -651,8 +652,8 @@ def _step_above_peak(subject: Subject, section: Section) -> Iterator[str]:
     flops_of_token = flops_of_unit * subject.replicas / subject.world
     if subject.case.unit != "tokens":
         flops_of_token /= subject.work_count("tokens_per_sample") or 1
-    for span in section.spans:
-        for rank in range(section.world):
+    for span in evidence.spans:
+        for rank in range(evidence.world):
             for tokens, micro in zip(span.columns["tokens"][rank], span.columns["device"][rank], strict=True):
                 speed = flops_of_token * tokens / max(micro, 1) * MICRO
                 if speed > STEP_ABOVE_PEAK * peak:
@@ -671,21 +672,21 @@ PHASE_SECONDS = 0.1
     "A process was stopped between two steps, a machine suspended, or steps are not in the record.",
     "2 % and 0.1 s (measured: 0.1 % and 0.03 s), and one step",
 )
-def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
+def _phase_time(subject: Subject, evidence: RecordEvidence) -> Iterator[str]:
     """Compare the duration of each phase with the sum of its steps and evaluations, both in microseconds.
 
     A phase, such as the training, is timed from its start to its end, and each of its steps by itself. Steps follow
     each other without a gap, so both times are nearly equal. If the steps take longer than their phase, a clock is
     wrong. If the phase takes longer, it has time that belongs to no step, or steps that the record lacks.
     """
-    for phase in dict.fromkeys(span.phase for span in section.spans):
-        if phase not in section.durations:
+    for phase in dict.fromkeys(span.phase for span in evidence.spans):
+        if phase not in evidence.durations:
             yield f"its evidence has no duration of {phase}"
             continue
-        durations = section.durations[phase]
-        stretch = section.stretch(phase)
-        times_of_steps = [stretch.rank_time(OWN, rank) for rank in range(section.world)]
-        mean_step = max(times_of_steps) / stretch.steps
+        durations = evidence.durations[phase]
+        step_range = evidence.step_range(phase)
+        times_of_steps = [step_range.rank_time(OWN, rank) for rank in range(evidence.world)]
+        mean_step = max(times_of_steps) / step_range.steps
         for rank, (steps_time, duration) in enumerate(zip(times_of_steps, durations, strict=True)):
             if steps_time > duration * (1 + CLOCK_DRIFT) + mean_step:
                 yield (
@@ -694,7 +695,7 @@ def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
                 )
         accounted = max(times_of_steps)
         if phase == TRAIN:
-            accounted += section.timing.get("eval", 0)
+            accounted += evidence.timing.get("eval", 0)
         longest = max(durations)
         # A resumed run skips the batches before its checkpoint, each in less time than a step takes.
         skipping = subject.first_step * mean_step
@@ -719,7 +720,7 @@ SAMPLES_FOR_MEAN = 100
     "A loader counts padding, or batches that it did not give, or each rank of a replica counts the replica's work.",
     "half of the mean sequences of a sample that the conditions state, from 100 samples on",
 )
-def _work_of_step(subject: Subject, section: Section) -> Iterator[str]:
+def _work_of_step(subject: Subject, evidence: RecordEvidence) -> Iterator[str]:
     """Compare the samples and tokens that each rank counted with those of full batches.
 
     A sample is one sequence, or several if each choice of a question is a sequence. Sequences are padded to
@@ -732,9 +733,9 @@ def _work_of_step(subject: Subject, section: Section) -> Iterator[str]:
         return
     yield from _too_few_sequences(subject)
     most_sequences = _most_sequences(subject)
-    for span in section.spans:
-        for rank in range(section.world):
-            for work in _distinct_work(span, rank, batch, section.block):
+    for span in evidence.spans:
+        for rank in range(evidence.world):
+            for work in _distinct_work(span, rank, batch, evidence.block):
                 if not work.samples <= work.samples_published <= work.samples_of_full_batches:
                     yield (
                         f"rank {rank} counts {work.samples} samples, published {work.samples_published}, and a full "
@@ -809,26 +810,26 @@ FLOPS_TOLERANCE = 1e-6
 
 
 @rule("flops-of-work", Needs.EVIDENCE, "The image counts FLOPs of another model than its configuration has.", "1e-6")
-def _flops_of_work(subject: Subject, section: Section) -> Iterator[str]:
+def _flops_of_work(subject: Subject, evidence: RecordEvidence) -> Iterator[str]:
     """Compare the FLOPs that the image counted with those of its tokens or samples, by the case's formula."""
     flops_of_unit = subject.flops_of_unit
     if flops_of_unit is None:
         return
     condition = subject.record.conditions.get("recompute")
-    recomputed = section.stretch().flops("recomputed")
+    recomputed = evidence.step_range().flops("recomputed")
     states_recompute = condition not in (False, "none")
     if condition not in (None, NOT_PUBLISHED) and states_recompute != bool(recomputed):
         flops = f"{recomputed:.6g}"
         yield describe_difference(
             "the condition recompute", condition, "the FLOPs that its steps recomputed are", flops
         )
-    for span in section.spans:
+    for span in evidence.spans:
         executed = sum(span.flops["executed"])
         units: float = sum(sum(blocks) for blocks in span.columns["tokens"])
         if subject.case.unit != "tokens":
             units /= subject.work_count("tokens_per_sample") or 1
         expected = flops_of_unit * units
-        rounding = section.world * span.steps  # each rank counts whole FLOPs in each step
+        rounding = evidence.world * span.steps  # each rank counts whole FLOPs in each step
         if abs(executed - expected) > FLOPS_TOLERANCE * expected + rounding:
             part = f"the FLOPs of its {span.part} of {span.phase}"
             yield describe_difference(part, f"{executed:.6g}", "its tokens take", expected)
@@ -844,10 +845,10 @@ LOSS_ROUNDING = 1e-3
     "A kernel is broken: no cross-entropy is negative, and in inference nothing skips one that is not finite.",
     "0.001 nats of rounding",
 )
-def _loss_impossible(subject: Subject, section: Section) -> Iterator[str]:
+def _loss_impossible(subject: Subject, evidence: RecordEvidence) -> Iterator[str]:
     losses: list[float | None] = [*subject.finite_losses]
     if INFER in subject.config:
-        losses = _losses_of_ranks(section)
+        losses = _losses_of_ranks(evidence)
     if None in losses:
         yield f"{losses.count(None)} of {len(losses)} losses are not finite"
     least = min((loss for loss in losses if loss is not None), default=0.0)
@@ -855,10 +856,10 @@ def _loss_impossible(subject: Subject, section: Section) -> Iterator[str]:
         yield f"a loss is {least:.6g}, which no cross-entropy is"
 
 
-def _losses_of_ranks(section: Section) -> list[float | None]:
+def _losses_of_ranks(evidence: RecordEvidence) -> list[float | None]:
     """Return the losses of all ranks in all steps; None in place of a loss that is not finite."""
     losses: list[float | None] = []
-    for span in section.spans:
+    for span in evidence.spans:
         for losses_of_rank in span.loss:
             losses.extend(losses_of_rank or ())
     return losses
@@ -869,7 +870,7 @@ STEPS_OF_CONSTANT_LOSS = 100
 
 
 @rule("loss-constant", Needs.EVIDENCE, "Nothing is learned: every update is skipped, or of size 0.", "100 steps")
-def _loss_constant(subject: Subject, section: Section) -> Iterator[str]:
+def _loss_constant(subject: Subject, evidence: RecordEvidence) -> Iterator[str]:
     if INFER in subject.config:
         return
     losses = subject.finite_losses
@@ -878,7 +879,7 @@ def _loss_constant(subject: Subject, section: Section) -> Iterator[str]:
 
 
 @rule("examples-counted", Needs.EVIDENCE, "A sampler that fills the last batch counts examples twice.")
-def _examples_counted(subject: Subject, section: Section) -> Iterator[str]:
+def _examples_counted(subject: Subject, evidence: RecordEvidence) -> Iterator[str]:
     examples = number(subject.record.raw, "quality.data.eval_examples")
     if examples is None:
         return

@@ -17,7 +17,7 @@ from flagbench_cases.shared import manifests
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
 from flagbench_core import config
-from flagbench_core.evidence import Facts, Section, Stretch, derive, pipeline
+from flagbench_core.evidence import Facts, RecordEvidence, StepRange, derive, pipeline
 
 NAN, INF = float("nan"), float("inf")
 FAILED = Outcome("failed", "launch", "it broke", "fix it", 4)
@@ -126,12 +126,12 @@ def state_of(made: dict[str, Any]) -> tuple[str, int]:
 
 def section_of(
     ranks: dict[int, list[Step]], first: int = 0, trained: Sequence[float] = (), block: int = 1, **more: Any
-) -> Section:
+) -> RecordEvidence:
     """The evidence of a training with a window from step `first` on. `trained`: its seconds by each rank's clock."""
     count = len(ranks[0])
     borders = (Border("train", "warmup", 0, first), Border("train", "window", first, count))
     empty: dict[str, Any] = {"timing": {}, "memory": {}, "ceilings": [], "loss_tail": []}
-    return Section(
+    return RecordEvidence(
         world=len(ranks),
         block=block,
         spans=[build_span(border, ranks, block) for border in borders if border.first < border.end],
@@ -142,7 +142,7 @@ def section_of(
 
 def bubbles_of(ranks: dict[int, list[Step]], first: int, count: int, layout: Layout) -> dict[int, float]:
     """The bubble of each rank in a window of steps `first` to `count`; empty if it was not measured."""
-    window = Stretch([build_span(Border("train", "window", first, count), ranks, 1)], 1)
+    window = StepRange([build_span(Border("train", "window", first, count), ranks, 1)], 1)
     return dict(enumerate(pipeline.measure_bubbles(window, layout.world, layout.pp)))
 
 
@@ -152,8 +152,8 @@ def facts_of(**changes: Any) -> Facts:
     return plain._replace(**changes)
 
 
-def metrics_of(section: Section, **facts: Any) -> dict[str, dict[str, Any]]:
+def metrics_of(record_evidence: RecordEvidence, **facts: Any) -> dict[str, dict[str, Any]]:
     """What `derive` makes of evidence, by name."""
-    found = derive(section, facts_of(**facts)).metrics
+    found = derive(record_evidence, facts_of(**facts)).metrics
     assert len({entry["name"] for entry in found}) == len(found)
     return {entry["name"]: entry for entry in found}

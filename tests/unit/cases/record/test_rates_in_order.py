@@ -64,9 +64,9 @@ def synchronous_job(seed: int) -> Job:
 
 
 def in_order(job: Job, first: int = 0) -> bool:
-    section = section_of(job.ranks, first, job.trained)
-    all_steps = checks.TimedStretch(section.stretch(), section.durations.get("train", []))
-    window = checks.TimedStretch(section.stretch("train", "window"), [])
+    record_evidence = section_of(job.ranks, first, job.trained)
+    all_steps = checks.TimedSteps(record_evidence.step_range(), record_evidence.durations.get("train", []))
+    window = checks.TimedSteps(record_evidence.step_range("train", "window"), [])
     return checks.compare_times([all_steps, window]).ok
 
 

@@ -11,7 +11,7 @@ from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.ranks import MOST_LISTED, bounded
 from flagbench_core.evidence.columns import EvidenceError, unpack
-from flagbench_core.evidence.section import read_section
+from flagbench_core.evidence.document import read_evidence
 from unit.cases.record.runs import evidence, fact_of, record_of, resolved, section_of, step
 
 pytestmark = pytest.mark.image
@@ -59,11 +59,13 @@ def test_8192_ranks_fit_into_a_record() -> None:
     line = assemble.to_line(made)
     assert len(line) <= assemble.MAX_LINE_BYTES
     assert sum(map(line.count, ",[{")) < 300_000
-    section = read_section(made["evidence"])
-    assert section.stretch("train", "window").column("device", 8191) == [round(2 * job.steps[8191][0].device * 1e6)]
+    record_evidence = read_evidence(made["evidence"])
+    assert record_evidence.step_range("train", "window").column("device", 8191) == [
+        round(2 * job.steps[8191][0].device * 1e6)
+    ]
     facts = {fact["rank"]: fact for fact in job.facts if fact["kind"] == "memory"}
-    assert section.memory["peak"] == [facts[rank]["peak"] for rank in range(8192)]
-    assert section.spans[0].collectives is None  # no metric follows from it
+    assert record_evidence.memory["peak"] == [facts[rank]["peak"] for rank in range(8192)]
+    assert record_evidence.spans[0].collectives is None  # no metric follows from it
     assert [metric["name"] for metric in made["metrics"]].count("p_core") == 1
     columns = made["rank_columns"]
     assert made["ranks"] == []
@@ -116,10 +118,10 @@ def test_evidence_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_packed_column_has_one_block() -> None:
     job = large_job(8)
-    section = section_of(job.steps, 5, block=12)
-    raw = section.to_json(packed=True)
-    read = read_section(raw)
-    assert [span.columns for span in read.spans] == [span.columns for span in section.spans]
+    record_evidence = section_of(job.steps, 5, block=12)
+    raw = record_evidence.to_json(packed=True)
+    read = read_evidence(raw)
+    assert [span.columns for span in read.spans] == [span.columns for span in record_evidence.spans]
     assert not any(span.loss for span in read.spans)
     with pytest.raises(EvidenceError):
-        read_section({**raw, "block": 3})
+        read_evidence({**raw, "block": 3})

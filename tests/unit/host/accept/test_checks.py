@@ -77,7 +77,7 @@ def decided(
     middle = 1.0 if interval is None else sum(interval) / 2
     metric = Metric("memory_bandwidth", 3000.0, "GB/s", "device")
     number = ComparedNumber(metric, "a reference", 3030.0, Ratio(middle, interval), of_id, other_software)
-    return number_check(number, replace(SUBJECT, section=None), disturbed)
+    return number_check(number, replace(SUBJECT, evidence=None), disturbed)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import check_record
 from flagbench_cases.record import measured
 from flagbench_cases.shared.spool import Step
-from flagbench_core.evidence.section import digest_of
+from flagbench_core.evidence.document import digest_of
 from honest import honest_record
 
 from .conftest import CASE, CLAIM, Raw, read

@@ -21,7 +21,7 @@ from flagbench.runs.series_page import verdict_of
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.explain import explain
 from flagbench.verdict.result import slowest_device
-from flagbench_core.evidence.section import digest_of
+from flagbench_core.evidence.document import digest_of
 
 from .conftest import MEASURED as DOCS
 from .conftest import ROWS, Raw, read

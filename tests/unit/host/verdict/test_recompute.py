@@ -19,7 +19,7 @@ from flagbench_cases.record import measured
 from flagbench_cases.shared import manifests
 from flagbench_cases.shared.spool import Step
 from flagbench_core import config as configs
-from flagbench_core.evidence.section import digest_of
+from flagbench_core.evidence.document import digest_of
 from honest import CLAIMS, honest_record
 
 from .conftest import Raw, made, read, verified

@@ -13,7 +13,8 @@ from flagbench.verdict import Verdict, VerifyResult, verify_baseline
 from flagbench.verdict.explain import explain
 from flagbench.verdict.stall import Stall, find_counted_time, find_stall
 from flagbench_cases.shared.spool import Step
-from flagbench_core.evidence.section import TRAIN, WINDOW, read_section
+from flagbench_core.case_kinds import TRAIN
+from flagbench_core.evidence.document import WINDOW, read_evidence
 from honest import CLAIMS, Pace, honest_record
 
 from .conftest import CASE, CLAIM, Raw, made, read, verified
@@ -71,7 +72,7 @@ def stalled(at: At, *steps: int, seconds: float = 20.0, count: int = 130, **fiel
 
 
 def stall_of(raw: Raw, metric: str = "p_core_host") -> Stall | None:
-    window = read_section(raw["evidence"]).stretch(TRAIN, WINDOW)
+    window = read_evidence(raw["evidence"]).step_range(TRAIN, WINDOW)
     return find_stall(window, *find_counted_time(metric, window))
 
 

@@ -1,7 +1,8 @@
-"""The section `evidence` of a record: spans of steps with the times and the work of every rank.
+"""The evidence of a record: spans of steps with the times and the work of every rank.
 
-An image writes it with `Section.to_json`; the image and the host read it with `read_section`, which refuses evidence
-that contradicts itself. Everything else in this package computes with `Section`, `Span` and `Stretch`.
+An image writes it with `RecordEvidence.to_json`; the image and the host read it with `read_evidence`, which refuses
+evidence that contradicts itself. Everything else in this package computes with `RecordEvidence`, `Span` and
+`StepRange`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,6 @@ from flagbench_core.evidence.columns import (
     unpack,
 )
 
-TRAIN = "train"
-INFER = "infer"
-MEASURE = "measure"
-KINDS = (TRAIN, INFER, MEASURE)
-"""The kinds of cases.
-
-The steps of training and inference are in a phase of that name. A case that measures roofs (the rates that a device
-reaches at most) has a phase for each measurement.
-"""
 WARMUP = "warmup"
 """The part of a phase with the first steps, which the metric p_core leaves out."""
 WINDOW = "window"
@@ -96,8 +88,8 @@ class Span(NamedTuple):
         return f"the {self.part} of {self.phase}"
 
 
-class Stretch:
-    """Consecutive spans whose steps are evaluated together."""
+class StepRange:
+    """The steps of consecutive spans, which are evaluated together."""
 
     def __init__(self, spans: Sequence[Span], block: int) -> None:
         self.spans = spans
@@ -158,7 +150,7 @@ class Stretch:
         return max(range(self.world), key=lambda rank: self.rank_time(parts, rank))
 
 
-class Section(NamedTuple):
+class RecordEvidence(NamedTuple):
     """Everything that a record's numbers follow from. Times are in microseconds, memory is in bytes."""
 
     world: int
@@ -185,16 +177,16 @@ class Section(NamedTuple):
         """The number of steps in all spans."""
         return sum(span.steps for span in self.spans)
 
-    def stretch(self, phase: str | None = None, part: str | None = None) -> Stretch:
+    def step_range(self, phase: str | None = None, part: str | None = None) -> StepRange:
         """The spans of one phase, of one part, of both, or all spans."""
         chosen = []
         for span in self.spans:
             if phase in (None, span.phase) and part in (None, span.part):
                 chosen.append(span)
-        return Stretch(chosen, self.block)
+        return StepRange(chosen, self.block)
 
     def to_json(self, packed: bool = False) -> dict[str, Any]:
-        """The section as a record has it.
+        """The evidence as a record has it.
 
         `packed`: the form for a job of many ranks, in which lists by rank are packed, ceilings are rounded to whole
         FLOP/s, and losses of single ranks are left out.
@@ -225,17 +217,6 @@ def _pack_memory(peaks: Sequence[int | None]) -> dict[str, Any]:
     return pack([peak or 0 for peak in peaks])
 
 
-def kind_of(config: Mapping[str, Any]) -> str:
-    """The kind of case that a configuration is for.
-
-    A configuration has a section with the name of its kind, which says how long a run is.
-    """
-    for kind in KINDS:
-        if kind in config:
-            return kind
-    return TRAIN
-
-
 def digest_of(raw: Mapping[str, Any]) -> str:
     """`sha256:` and the digest of a record's evidence as canonical JSON: sorted keys, no spaces.
 
@@ -246,8 +227,8 @@ def digest_of(raw: Mapping[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def read_section(raw: Mapping[str, Any]) -> Section:
-    """The section from the JSON of a record, in which every field has the type that the schema says.
+def read_evidence(raw: Mapping[str, Any]) -> RecordEvidence:
+    """The evidence from the JSON of a record, in which every field has the type that the schema says.
 
     Raises EvidenceError if it contradicts itself: ranks missing, columns of different lengths, spans with a gap.
     """
@@ -266,7 +247,7 @@ def read_section(raw: Mapping[str, Any]) -> Section:
     ceilings: list[float] = []
     if raw.get("ceilings"):
         ceilings = _read_list(raw["ceilings"], world, "ceilings")
-    return Section(
+    return RecordEvidence(
         world=world,
         block=block,
         spans=spans,
@@ -301,7 +282,7 @@ def _read_list(values: Any, world: int, name: str) -> list[Any]:
 
 
 def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
-    """A span as a record has it; `packed` as in `Section.to_json`."""
+    """A span as a record has it; `packed` as in `RecordEvidence.to_json`."""
     sizes = block_sizes(span.steps, block)
     raw: dict[str, Any] = {"phase": span.phase, "part": span.part, "first_step": span.first, "steps": span.steps}
     raw["columns"] = {name: _column_to_json(column, sizes, packed) for name, column in span.columns.items()}
