@@ -42,7 +42,7 @@ SOAK = "soak"
 """The `part` of the checks of a soak."""
 HOW_FAST_UNKNOWN = "how fast it should be is not known"
 """What the conclusion adds if a machine was compared only with itself and its own devices."""
-_OUT_OF_TIME = ("nothing", "not run", "interrupted")
+_OUT_OF_TIME = ("nothing", "not run", "interrupted", "timeout")
 """What the check `ran` says was measured of a run for which there was too little time."""
 RETRY_FACTOR = 2
 """How many times the minutes another run should have, if a run of this acceptance was too short to decide."""

@@ -36,7 +36,9 @@ def check_ended(part: RunPart, subject: Subject) -> AcceptanceCheck:
     record = subject.record
     ending = _judge_ending(part, subject)
     measured = part.state
-    if len(record.laps) == 1:
+    if record.status.exit_code == ExitCode.TIMEOUT:
+        measured = "timeout"
+    elif len(record.laps) == 1:
         measured = f"{part.state}, 1 lap"
     elif record.laps:
         measured = f"{part.state}, {len(record.laps)} laps"

@@ -188,6 +188,16 @@ def test_only_a_run_that_was_cut_short_is_given_more_minutes(state: str, minutes
     assert found.action.minutes == minutes
 
 
+@pytest.mark.parametrize(("code", "minutes"), [(ExitCode.TIMEOUT, 2), (ExitCode.RANK_FAILED, 1)])
+def test_a_run_that_reached_its_limit_is_given_more_minutes(code: ExitCode, minutes: float) -> None:
+    def end(facts: Raw, raw: Raw) -> None:
+        facts["parts"][0].update(state="failed")
+        raw["status"].update(state="failed", reason="its limit", exit_code=int(code))
+
+    found, _ = concluded(end)
+    assert (found.action.do, found.action.minutes) == ("run again", minutes)
+
+
 def test_a_run_without_its_device_is_one_reason() -> None:
     found, checks = concluded(lambda facts, raw: refused(facts, raw) or raw["results"].clear())
     assert (list(checks), found.action.do) == (["ran"], "fix")
