@@ -42,8 +42,11 @@ from flagbench_core.health.reading import DeviceHealth
 
 _ASKED_MINUTES = 10.0
 """The minutes of an acceptance unless others are asked for; a record does not say how many were."""
-JUDGED_DAYS = 7
-"""The days before the newest record of a machine, or of a fleet, from which records are judged together."""
+JUDGED_DAYS = 6
+"""The days before the newest record of a machine, or of a fleet, from which records are judged together.
+
+Fewer than a week, so that the records of the last weekly run are earlier ones, whatever the order of the nodes.
+"""
 _PARTITION = "MIG-"
 """How the UUID of a part of a device begins."""
 

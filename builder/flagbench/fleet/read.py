@@ -51,7 +51,7 @@ def read_fleet(
         store: where the records of the nodes are.
         catalog: the cases, stacks and claims.
         case: the only case whose records are read; None: all.
-        since: the time from which records are judged, UTC; None: `first_judged`, seven days before the newest record.
+        since: the time from which records are judged, UTC; None: `first_judged`, some days before the newest record.
         hosts: the names of the nodes that should have answered; empty: those seen in the last EXPECTED_DAYS.
 
     Raises FlagbenchError (DATA) if the store has no records since then, and no list of nodes is given.
