@@ -43,8 +43,8 @@ def check_ended(part: RunPart, subject: Subject) -> AcceptanceCheck:
     elif record.laps:
         measured = f"{part.state}, {len(record.laps)} laps"
     ranks: tuple[int, ...] = ()
-    if ending.outcome is Outcome.FAIL and _rank_count(record) == 1:
-        ranks = (0,)
+    if ending.outcome is Outcome.FAIL:
+        ranks = _ranks_at_fault(record)
     return AcceptanceCheck(
         name="ran",
         part=part.case,
@@ -56,6 +56,16 @@ def check_ended(part: RunPart, subject: Subject) -> AcceptanceCheck:
         remedy=_remedy(record),
         ranks=ranks,
     )
+
+
+def _ranks_at_fault(record: Record) -> tuple[int, ...]:
+    """The ranks of a run with a wrong result whose devices computed it, as far as the record says.
+
+    A record says of its fixed operations which rank computed other bits. A loss that is not finite is of all ranks.
+    """
+    if _rank_count(record) == 1:
+        return (0,)
+    return tuple(sorted({result.rank for result in _wrong_results(record)}))
 
 
 def _remedy(record: Record) -> str:
@@ -114,10 +124,7 @@ def _details(checks: list[Check]) -> str:
 def check_same_bits(record: Record) -> AcceptanceCheck:
     """The check `same bits`: whether each device computes the same bits as before and as the other devices."""
     count = _rank_count(record)
-    wrong = []
-    for result in record.results:
-        for rank in dict.fromkeys((*result.changed, *result.apart)):
-            wrong.append((result.name, rank))
+    wrong = _wrong_results(record)
     measured = f"{len(record.results)} operations, twice on 1 device"
     against = "itself"
     if count > 1:
@@ -131,7 +138,7 @@ def check_same_bits(record: Record) -> AcceptanceCheck:
         reason = "it was not computed twice"
     elif wrong:
         outcome = Outcome.FAIL
-        reason = "; ".join(f"{name} on rank {rank}" for name, rank in wrong[:MOST_NAMED])
+        reason = "; ".join(f"{result.operation} on rank {result.rank}" for result in wrong[:MOST_NAMED])
     return AcceptanceCheck(
         name="same bits",
         part=record.case,
@@ -140,8 +147,24 @@ def check_same_bits(record: Record) -> AcceptanceCheck:
         against=against,
         limit="no bit differs",
         reason=reason,
-        ranks=tuple(sorted({rank for _, rank in wrong})),
+        ranks=tuple(sorted({result.rank for result in wrong})),
     )
+
+
+class _WrongResult(NamedTuple):
+    """A fixed operation of which a rank computed other bits than before, or than the other devices."""
+
+    operation: str
+    rank: int
+
+
+def _wrong_results(record: Record) -> list[_WrongResult]:
+    """The fixed operations with wrong bits in a run."""
+    wrong = []
+    for result in record.results:
+        for rank in dict.fromkeys((*result.changed, *result.apart)):
+            wrong.append(_WrongResult(result.name, rank))
+    return wrong
 
 
 def check_quota(record: Record) -> AcceptanceCheck | None:

@@ -212,6 +212,18 @@ def test_a_device_that_computes_wrongly_alone_is_named() -> None:
     assert (found.action.do, found.action.ranks) == ("drain", (0,))
 
 
+def test_a_run_that_failed_for_its_bits_names_the_rank() -> None:
+    def change(facts: Raw, raw: Raw) -> None:
+        raw["results"][0]["changed"] = [1]
+        raw["quality"] = {**raw["quality"], "checks": [{"name": "same_results", "ok": False, "detail": "other bits"}]}
+        raw["status"].update(state="failed", exit_code=12)
+
+    found = accepted(change)
+    records = {name: read_record(content) for name, content in found.records.items()}
+    ranks = {check.name: check.ranks for check in checks_of(found.facts, records, CATALOG)}
+    assert ranks == {"ran": (1,), "same bits": (1,)}
+
+
 def test_the_checks_of_a_soak_are_named_apart() -> None:
     def change(facts: Raw, raw: Raw) -> None:
         facts["asked"]["soak"] = 3
