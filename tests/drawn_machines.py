@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from catalogs import CATALOG
-from flagbench.accept.document import Facts
+from flagbench.accept.document import AcceptanceFacts
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.priors import spread_of
 from flagbench.records.read import read_record
@@ -291,7 +291,7 @@ def _facts(machines, fault, raw, earlier):
         "parts": [part],
         "health": _health(model, gpus, fault) if model.vendor == "nvidia" else None,
     }
-    return msgspec.convert(facts, Facts)
+    return msgspec.convert(facts, AcceptanceFacts)
 
 
 HEALTHY = {

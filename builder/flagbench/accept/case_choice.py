@@ -1,7 +1,7 @@
 """Chooses the case that an acceptance runs after the roofs.
 
 It fits the memory of the devices and the time, and if possible its speed can be compared with published rows or with
-earlier runs. plan.py takes the first of `case_parts` for which there is time.
+earlier runs. plan.py takes the first of `case_runs` for which there is time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, cast
 
-from flagbench.accept.part import START_SECONDS, Part
+from flagbench.accept.planned_run import START_SECONDS, PlannedRun
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import cited_rows, wanted_conditions
 from flagbench.machine.catalog import find_device_models
@@ -63,7 +63,9 @@ class Candidate:
     """Settings of the run, each as `KEY=VALUE`."""
 
 
-def case_parts(catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str | None, store: Store) -> Iterator[Part]:
+def case_runs(
+    catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str | None, store: Store
+) -> Iterator[PlannedRun]:
     """Runs of the cases that fit a device and this Python, the most suitable first.
 
     Args:
@@ -101,13 +103,15 @@ def _is_installed(packages: Sequence[str]) -> bool:
     return all(find_spec(package) is not None for package in packages)
 
 
-def _on_a_processor(catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str) -> Iterator[Part]:
+def _on_a_processor(catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str) -> Iterator[PlannedRun]:
     """The run of the case `name` on a processor; nothing if the stack or this Python cannot run it."""
     for case in _runnable(catalog, stack, via):
         if case.name == name:
             options = LocalOptions(gpus=gpus, preset="tiny", steps=STEPS_ON_A_PROCESSOR)
             request = RunRequest(case, stack, options)
-            yield Part(target_of(request, via, DockerOptions()), START_FACTOR * START_SECONDS["cpu"], "a model, tiny")
+            yield PlannedRun(
+                target_of(request, via, DockerOptions()), START_FACTOR * START_SECONDS["cpu"], "a model, tiny"
+            )
 
 
 def _ranked(catalog: Catalog, cases: Sequence[Case], stack: Stack, gpus: int, store: Store) -> list[Candidate]:
@@ -200,7 +204,7 @@ def _nearest_claim(catalog: Catalog, case: Case, devices: Collection[str], gpus:
     return min(claims, key=distance, default=None)
 
 
-def _windows(candidate: Candidate, stack: Stack, gpus: int, via: Via, store: Store) -> Iterator[Part]:
+def _windows(candidate: Candidate, stack: Stack, gpus: int, via: Via, store: Store) -> Iterator[PlannedRun]:
     """The runs of a case with windows of several lengths, the longest first.
 
     The longest shows the device at its steady temperature, then comes the window of the case, then the shortest that
@@ -239,7 +243,7 @@ def _windows(candidate: Candidate, stack: Stack, gpus: int, via: Via, store: Sto
         if not seconds:
             return
         target = target_of(request, via, DockerOptions())
-        yield Part(target, seconds + START_SECONDS[stack.device_kind], candidate.why)
+        yield PlannedRun(target, seconds + START_SECONDS[stack.device_kind], candidate.why)
 
 
 def _memory_gib(claim: Claim) -> float:

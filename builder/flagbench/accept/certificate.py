@@ -19,11 +19,11 @@ from msgspec.structs import replace
 from flagbench.accept.certificate_page import render
 from flagbench.accept.check import AcceptanceCheck, Outcome
 from flagbench.accept.checks.devices import device_shares
-from flagbench.accept.document import Author, Certificate, DeviceShare, Number, RunPart
+from flagbench.accept.document import Author, Certificate, DeviceShare, Number, RunFacts
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
 from flagbench.accept.plan import SERVING, SERVING_GPUS
-from flagbench.accept.run import Accepted
+from flagbench.accept.run import AcceptanceResults
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
@@ -60,7 +60,7 @@ MOST_FIELDS_NAMED = 5
 
 
 def certificate_of(
-    accepted: Accepted, catalog: Catalog, seconds: float, created_at: str | None = None
+    accepted: AcceptanceResults, catalog: Catalog, seconds: float, created_at: str | None = None
 ) -> Certificate:
     """The certificate of an acceptance.
 
@@ -268,7 +268,7 @@ def _compute_again(
 ) -> Certificate:
     """The certificate computed again. What does not follow from records, such as its author, is copied."""
     contents = {name: files[record_path(name)].read_bytes() for name in records}
-    accepted = Accepted(certificate.facts, contents)
+    accepted = AcceptanceResults(certificate.facts, contents)
     again = certificate_of(accepted, catalog, certificate.seconds, certificate.created_at)
     return replace(again, flagbench=certificate.flagbench)
 
@@ -312,35 +312,35 @@ def contradictions(certificate: Certificate, records: Mapping[str, Record], cata
     """A sentence for each contradiction between the facts of a certificate and the records in its bundle."""
     facts = certificate.facts
     named: list[str] = []
-    for part in facts.parts:
-        if part.record_id is not None:
-            named.append(part.record_id)
-        named += part.history
+    for run_facts in facts.parts:
+        if run_facts.record_id is not None:
+            named.append(run_facts.record_id)
+        named += run_facts.history
     for name in named:
         if name not in records:
             yield f"its record {name} is not in it"
     for name in records:
         if name not in named:
             yield f"it does not name the record {name}, which is in it"
-    for part in facts.parts:
-        record = records.get(part.record_id or "")
+    for run_facts in facts.parts:
+        record = records.get(run_facts.record_id or "")
         if record is not None:
-            yield from _contradictions_of_part(certificate, part, record, catalog)
+            yield from _contradictions_of_run(certificate, run_facts, record, catalog)
 
 
-def _contradictions_of_part(
-    certificate: Certificate, part: RunPart, record: Record, catalog: Catalog
+def _contradictions_of_run(
+    certificate: Certificate, run_facts: RunFacts, record: Record, catalog: Catalog
 ) -> Iterator[str]:
     """A sentence for each contradiction between the facts of one run and its record."""
     facts = certificate.facts
     stack, gpus = facts.stack, facts.gpus
-    if facts.asked.serving and part.case == SERVING:  # on a stack of its own
-        _, stack = case_and_stack(part.target)
+    if facts.asked.serving and run_facts.case == SERVING:  # on a stack of its own
+        _, stack = case_and_stack(run_facts.target)
         gpus = SERVING_GPUS
     compared = [
-        ("case", part.case, record.case),
-        ("state", part.state, record.status.state),
-        ("reason", part.reason, record.status.reason),
+        ("case", run_facts.case, record.case),
+        ("state", run_facts.state, record.status.state),
+        ("reason", run_facts.reason, record.status.reason),
         ("stack", stack, record.stack),
         ("number of ranks", gpus, record.system.nodes * record.system.devices_per_node),
     ]

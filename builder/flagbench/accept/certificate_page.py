@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from flagbench.accept.check import AcceptanceCheck, Outcome
-from flagbench.accept.document import Action, Certificate, Number, RunPart
+from flagbench.accept.document import Action, Certificate, Number, RunFacts
 from flagbench.console.page import Block, Lines, Table
 from flagbench.records.model import Record
 from flagbench.report.charts import TONES, Chart, ChartRow, ratio_row, row_chart
@@ -250,14 +250,14 @@ def _number_table(numbers: Sequence[Number]) -> Table:
     return with_slowest(Table(columns, rows), slowest_devices, "SLOWEST DEVICE", place)
 
 
-def _run_table(runs: Sequence[RunPart]) -> Table:
+def _run_table(runs: Sequence[RunFacts]) -> Table:
     rows = []
     for run in runs:
         rows.append((run.target, run.state, run.why, run.record_id or ""))
     return Table(("RUN", "ENDED", "WHY", "RECORD"), rows)
 
 
-def _lap_tables(runs: Iterable[RunPart], records: Mapping[str, Record]) -> list[Block]:
+def _lap_tables(runs: Iterable[RunFacts], records: Mapping[str, Record]) -> list[Block]:
     """Return a table of the laps of each run that was made in laps."""
     tables: list[Block] = []
     for run in runs:

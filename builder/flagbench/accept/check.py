@@ -74,7 +74,7 @@ def not_known(name: str, part: str, against: str, reason: str) -> AcceptanceChec
 
 
 def did_not_run(part: str, reason: str, state: str = "nothing", remedy: str = "") -> AcceptanceCheck:
-    """The result of the check `ran` for a part that was not run, or that left no record; `reason` says why."""
+    """The result of the check `ran` for a run that was not made, or that left no record; `reason` says why."""
     return AcceptanceCheck(
         name="ran",
         part=part,

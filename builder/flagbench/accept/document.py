@@ -132,7 +132,7 @@ class SpreadOfRuns(Spread, frozen=True):
     session: Spread | None
 
 
-class RunPart(Struct):
+class RunFacts(Struct):
     """One run of the acceptance."""
 
     case: Name
@@ -154,7 +154,7 @@ class RunPart(Struct):
     """What fixes the cause, if it could not be run."""
 
 
-class ReadDevices(Struct, frozen=True):
+class DeviceReadings(Struct, frozen=True):
     """One reading of the health of the devices."""
 
     devices: Annotated[tuple[DeviceHealth, ...], Meta(max_length=MOST_DEVICES)] = ()
@@ -171,8 +171,8 @@ class ReadDevices(Struct, frozen=True):
 class HealthFacts(Struct, frozen=True):
     """The health of the devices before the runs and after the last one."""
 
-    before: ReadDevices
-    after: ReadDevices | None = None
+    before: DeviceReadings
+    after: DeviceReadings | None = None
     xids: XidLog | None = None
     """Xid lines of the kernel log between the two readings; None if the vendor's driver writes none."""
 
@@ -186,7 +186,7 @@ class HealthFacts(Struct, frozen=True):
         return values
 
 
-class Facts(Struct):
+class AcceptanceFacts(Struct):
     """The data that the checks are computed from, in addition to the records."""
 
     asked: Asked
@@ -199,7 +199,7 @@ class Facts(Struct):
     without_case: LimitedText | None
     """Why no case was run; None if one was."""
     ending: Literal["done", "interrupted"]
-    parts: Annotated[list[RunPart], Meta(max_length=10)]
+    parts: Annotated[list[RunFacts], Meta(max_length=10)]
     planned: Annotated[tuple[Name, ...], Meta(max_length=10)] = ()
     """The cases, in order; empty in certificates of versions that did not state them."""
     limits: Annotated[tuple[AcceptanceLimit, ...], Meta(max_length=100)] = ()
@@ -227,7 +227,7 @@ class Certificate(Struct, frozen=True):
     efficiency: Annotated[tuple[Efficiency, ...], Meta(max_length=10)]
     software: Annotated[dict[str, LimitedText], Meta(max_length=100)]
     """The versions of the software of the runs, by name."""
-    facts: Facts
+    facts: AcceptanceFacts
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document as JSON types."""

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flagbench.accept.document import Asked, CertificateMachine, Facts, HealthFacts, MachineDevice, ReadDevices
+from flagbench.accept.document import (
+    AcceptanceFacts,
+    Asked,
+    CertificateMachine,
+    DeviceReadings,
+    HealthFacts,
+    MachineDevice,
+)
 from flagbench.accept.limits import limits_of
 from flagbench.accept.plan import AcceptancePlan
 from flagbench.machine.devices import Machine, this_machine
@@ -18,24 +25,24 @@ from flagbench.manifests.model import Catalog
 from flagbench_core.host_name import host_name
 
 
-def facts_before(plan: AcceptancePlan, asked: Asked, catalog: Catalog) -> Facts:
-    """Look at the machine before anything runs. Each run then adds its own facts to `parts`.
+def facts_before(plan: AcceptancePlan, asked: Asked, catalog: Catalog) -> AcceptanceFacts:
+    """Look at the machine before anything runs. Each run then adds its own facts to them.
 
     `asked`: the options of the command.
     """
-    on_devices = plan.stack.device_kind != "cpu" and bool(plan.parts)
+    on_devices = plan.stack.device_kind != "cpu" and bool(plan.runs)
     look = look_at_machine(plan.gpus, health=on_devices)
     machine = look.accelerators
     names = [device.name for device in machine.devices]
     limits = limits_of(catalog, names, processor=plan.stack.device_kind == "cpu")
     driver_floor = None
-    if plan.parts and plan.parts[0].target.via == "docker":
+    if plan.runs and plan.runs[0].target.via == "docker":
         # The oldest driver that the image runs on. A run without an image uses the libraries of its own Python.
         driver_floor = plan.stack.device.driver_floor
     devices = []
     for index, device in enumerate(machine.devices):
         devices.append(MachineDevice(index, device.name, device.uuid))
-    return Facts(
+    return AcceptanceFacts(
         asked=asked,
         gpus=plan.gpus,
         stack=plan.stack.name,
@@ -54,7 +61,7 @@ def facts_before(plan: AcceptancePlan, asked: Asked, catalog: Catalog) -> Facts:
             partitions=(*look.partitions, *_smaller_devices(machine, catalog)),
             capped=tuple(look.power_caps),
         ),
-        planned=tuple(part.case.name for part in plan.parts),
+        planned=tuple(run.case.name for run in plan.runs),
         without_case=plan.without_case,
         ending="done",
         parts=[],
@@ -94,7 +101,7 @@ def _health_before(health: MachineHealth | None) -> HealthFacts | None:
     return HealthFacts(before=_reading(health), xids=xids)
 
 
-def add_health_after(facts: Facts) -> None:
+def add_health_after(facts: AcceptanceFacts) -> None:
     """Read the devices again, and add the reading and the new lines of the kernel log to the facts."""
     if facts.health is None:
         return
@@ -108,6 +115,6 @@ def add_health_after(facts: Facts) -> None:
     facts.health = HealthFacts(before=facts.health.before, after=_reading(health), xids=xids)
 
 
-def _reading(health: MachineHealth) -> ReadDevices:
+def _reading(health: MachineHealth) -> DeviceReadings:
     """The reading of the devices alone: the kernel log is a fact apart."""
-    return ReadDevices(health.devices, health.source, health.problem)
+    return DeviceReadings(health.devices, health.source, health.problem)

@@ -14,17 +14,17 @@ from typing import NamedTuple
 import msgspec
 
 from flagbench.accept.document import (
+    AcceptanceFacts,
     Asked,
     CertificateMachine,
-    Facts,
+    DeviceReadings,
     HealthFacts,
     MachineDevice,
-    ReadDevices,
-    RunPart,
+    RunFacts,
 )
 from flagbench.accept.limits import limits_of
 from flagbench.accept.plan import SERVING, SERVING_GPUS
-from flagbench.accept.run import Accepted, add_history
+from flagbench.accept.run import AcceptanceResults, add_history
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
 from flagbench.machine.disturbance_limits import is_capped
@@ -54,7 +54,7 @@ _PARTITION = "MIG-"
 class StoredAcceptance(NamedTuple):
     """The acceptance of a machine that its records in a store amount to."""
 
-    accepted: Accepted
+    accepted: AcceptanceResults
     created_at: str
     """The time of its newest record, UTC."""
     seconds: float
@@ -80,7 +80,7 @@ def accept_from_store(store: Store, host: str, catalog: Catalog) -> StoredAccept
     by_case = _choose_acceptance(newest, catalog)
     records = sorted((read.record for read in by_case.values()), key=lambda record: record.created_at)
     contents = {read.record.record_id: read.content for read in by_case.values()}
-    accepted = Accepted(facts_of_records(records, catalog), contents)
+    accepted = AcceptanceResults(facts_of_records(records, catalog), contents)
     for run in accepted.facts.parts:
         add_history(by_case[run.case].record, run, accepted, store)
     end = records[-1].created_at
@@ -169,7 +169,7 @@ def _find_problem(record: Record, catalog: Catalog) -> FlagbenchError | None:
     return None
 
 
-def facts_of_records(records: Sequence[Record], catalog: Catalog) -> Facts:
+def facts_of_records(records: Sequence[Record], catalog: Catalog) -> AcceptanceFacts:
     """Return the facts of an acceptance whose runs left these records.
 
     Args:
@@ -194,7 +194,7 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> Facts:
     device_names = [device.name for device in machine.devices]
     serving = [record for record in in_order if record.case == SERVING]
     of_all_devices = [record for record in in_order if record not in serving]
-    facts = Facts(
+    facts = AcceptanceFacts(
         asked=Asked(minutes=_ASKED_MINUTES, gpus=gpus, case=None, price_per_hour=None, serving=bool(serving)),
         gpus=gpus,
         stack=stack.name,
@@ -209,7 +209,7 @@ def facts_of_records(records: Sequence[Record], catalog: Catalog) -> Facts:
         off_node=True,
     )
     try:
-        return msgspec.convert(msgspec.to_builtins(facts), Facts)
+        return msgspec.convert(msgspec.to_builtins(facts), AcceptanceFacts)
     except msgspec.ValidationError as error:
         raise FlagbenchError(
             f"its records cannot be judged: {error}", remedy="run it again", code=ExitCode.DATA
@@ -301,9 +301,9 @@ def _power_caps(records: Sequence[Record]) -> list[str]:
     return [clauses[rank] for rank in sorted(clauses)]
 
 
-def _run_facts(record: Record) -> RunPart:
+def _run_facts(record: Record) -> RunFacts:
     """The facts of one run."""
-    return RunPart(
+    return RunFacts(
         case=record.case,
         target=f"{record.case}:{record.stack}",
         why="its record is in the store",
@@ -330,4 +330,4 @@ def _health_facts(records: Sequence[Record]) -> HealthFacts | None:
         after = of_run or after
     if not before and not after:
         return None
-    return HealthFacts(before=ReadDevices(tuple(before)), after=ReadDevices(tuple(after)))
+    return HealthFacts(before=DeviceReadings(tuple(before)), after=DeviceReadings(tuple(after)))

@@ -1,6 +1,6 @@
 """Computes the checks and the conclusion of an acceptance from its facts and records alone: anybody can repeat it.
 
-Facts are those of a certificate (document.Facts): the machine, the runs and the limits.
+Facts are those of a certificate (document.AcceptanceFacts): the machine, the runs and the limits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flagbench.accept.checks.run import (
 )
 from flagbench.accept.checks.soak import soak_checks
 from flagbench.accept.checks.speed import JudgedRun, speed_checks
-from flagbench.accept.document import Action, Facts, RunPart
+from flagbench.accept.document import AcceptanceFacts, Action, RunFacts
 from flagbench.accept.limits import limits_of
 from flagbench.accept.priors import terms_of
 from flagbench.manifests.limits import AcceptanceLimit, Kind
@@ -49,7 +49,7 @@ RETRY_FACTOR = 2
 
 
 def checks_of(
-    facts: Facts,
+    facts: AcceptanceFacts,
     records: Mapping[str, Record],
     catalog: Catalog,
     subjects: Mapping[str, Subject] | None = None,
@@ -63,9 +63,9 @@ def checks_of(
         subjects: the records of its runs, recomputed, by id, from a caller that has them; None: recompute them.
     """
     checks = list(preflight_checks(facts))
-    for index, part in enumerate(facts.parts):
-        subject = _subject_of(part, records, catalog, subjects or {})
-        for check in _part_checks(part, subject, facts, records, catalog):
+    for index, run_facts in enumerate(facts.parts):
+        subject = _subject_of(run_facts, records, catalog, subjects or {})
+        for check in _run_checks(run_facts, subject, facts, records, catalog):
             if _is_soak(index, facts):
                 check = replace(check, part=SOAK)
             checks.append(check)
@@ -82,33 +82,37 @@ def checks_of(
     return tuple(checks)
 
 
-def _is_soak(index: int, facts: Facts) -> bool:
+def _is_soak(index: int, facts: AcceptanceFacts) -> bool:
     """Whether the planned run with this index is the soak: the last run, of the same case as the first."""
     return facts.asked.soak is not None and index == len(facts.planned) - 1
 
 
 def _subject_of(
-    part: RunPart, records: Mapping[str, Record], catalog: Catalog, subjects: Mapping[str, Subject]
+    run_facts: RunFacts, records: Mapping[str, Record], catalog: Catalog, subjects: Mapping[str, Subject]
 ) -> Subject | None:
     """The recomputed record of a run; None if it left none."""
-    name = part.record_id or ""
+    name = run_facts.record_id or ""
     if name in subjects:
         return subjects[name]
     if name in records:
-        return recompute(records[name], catalog.cases[part.case])
+        return recompute(records[name], catalog.cases[run_facts.case])
     return None
 
 
-def _part_checks(
-    part: RunPart, subject: Subject | None, facts: Facts, records: Mapping[str, Record], catalog: Catalog
+def _run_checks(
+    run_facts: RunFacts,
+    subject: Subject | None,
+    facts: AcceptanceFacts,
+    records: Mapping[str, Record],
+    catalog: Catalog,
 ) -> Iterator[AcceptanceCheck]:
     """The checks of one run. A run that did not end well has no checks of its numbers."""
     if subject is None:
-        yield did_not_run(part.case, part.reason or "it left no record", part.state, part.remedy)
+        yield did_not_run(run_facts.case, run_facts.reason or "it left no record", run_facts.state, run_facts.remedy)
         return
     record = subject.record
     case = subject.case
-    yield check_ended(part, subject)
+    yield check_ended(run_facts, subject)
     if case.kind == MEASURE and (record.results or record.status.state == "ok"):
         yield check_same_bits(record)
     if record.status.state != "ok":
@@ -118,8 +122,8 @@ def _part_checks(
         subject=subject,
         catalog=catalog,
         limits=_limits(facts, catalog),
-        history=[records[name] for name in part.history if name in records],
-        terms=terms_of(part.priors),
+        history=[records[name] for name in run_facts.history if name in records],
+        terms=terms_of(run_facts.priors),
         disturbance=_disturbance_and_power_limits(record, facts),
     )
     if case.kind != MEASURE:
@@ -138,7 +142,7 @@ def _case_checks(run: JudgedRun) -> Iterator[AcceptanceCheck]:
             yield check
 
 
-def _roofs_checks(run: JudgedRun, facts: Facts) -> Iterator[AcceptanceCheck]:
+def _roofs_checks(run: JudgedRun, facts: AcceptanceFacts) -> Iterator[AcceptanceCheck]:
     """The checks of the numbers of the roofs, the rates that the devices reach without a model."""
     yield from peer_checks(run.record, run.history, run.limits, run.disturbance)
     check = check_quota(run.record)
@@ -147,7 +151,7 @@ def _roofs_checks(run: JudgedRun, facts: Facts) -> Iterator[AcceptanceCheck]:
     yield from speed_checks(run)
 
 
-def _disturbance_and_power_limits(record: Record, facts: Facts) -> str:
+def _disturbance_and_power_limits(record: Record, facts: AcceptanceFacts) -> str:
     """Other uses of the machine during a run, and power limits that were lowered before it; empty without either."""
     sentences = []
     disturbed_by = describe_disturbance(record)
@@ -157,7 +161,7 @@ def _disturbance_and_power_limits(record: Record, facts: Facts) -> str:
     return ", ".join(sentences)
 
 
-def _limits(facts: Facts, catalog: Catalog) -> tuple[AcceptanceLimit, ...]:
+def _limits(facts: AcceptanceFacts, catalog: Catalog) -> tuple[AcceptanceLimit, ...]:
     """The limits that the certificate states. If it states none, as in an earlier version, those of this version."""
     if facts.limits:
         return facts.limits
@@ -174,7 +178,7 @@ class Conclusion(NamedTuple):
     action: Action
 
 
-def conclude(checks: Sequence[AcceptanceCheck], facts: Facts, records: Mapping[str, Record]) -> Conclusion:
+def conclude(checks: Sequence[AcceptanceCheck], facts: AcceptanceFacts, records: Mapping[str, Record]) -> Conclusion:
     """Conclude an acceptance from its checks."""
     failed = [check for check in checks if check.outcome is Outcome.FAIL]
     undecided = [check for check in checks if check.outcome is Outcome.INCONCLUSIVE]
@@ -213,7 +217,7 @@ def _reasons(checks: Sequence[AcceptanceCheck]) -> str:
     return text
 
 
-def _kinds_not_compared(checks: Sequence[AcceptanceCheck], facts: Facts) -> list[Kind]:
+def _kinds_not_compared(checks: Sequence[AcceptanceCheck], facts: AcceptanceFacts) -> list[Kind]:
     """The kinds of numbers in which a machine has to pass, and that were compared with no reference."""
     needed: list[Kind] = ["product"]
     if facts.device_kind != "cpu":
@@ -256,7 +260,7 @@ def _action(
     outcome: Outcome,
     failed: Sequence[AcceptanceCheck],
     undecided: Sequence[AcceptanceCheck],
-    facts: Facts,
+    facts: AcceptanceFacts,
     records: Mapping[str, Record],
 ) -> Action:
     """What to do with the machine: the gravest of `drain`, `fix`, `run again` and `use`.
@@ -290,11 +294,11 @@ def _needs_more_time(check: AcceptanceCheck) -> bool:
     return check.ratio is not None
 
 
-def _uuids(ranks: Sequence[int], facts: Facts, records: Mapping[str, Record]) -> tuple[str, ...]:
+def _uuids(ranks: Sequence[int], facts: AcceptanceFacts, records: Mapping[str, Record]) -> tuple[str, ...]:
     """The UUIDs of the devices of `ranks`, from the records of this acceptance, or else from the list of devices."""
     uuids = {device.index: device.uuid for device in facts.machine.devices}
-    for part in facts.parts:
-        record = records.get(part.record_id or "")
+    for run_facts in facts.parts:
+        record = records.get(run_facts.record_id or "")
         if record is not None:
             uuids |= uuid_by_rank(record)
     return tuple(uuids[rank] for rank in ranks if uuids.get(rank))  # a processor has none

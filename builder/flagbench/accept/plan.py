@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flagbench.accept.case_choice import case_parts
+from flagbench.accept.case_choice import case_runs
 from flagbench.accept.checks.speed import HEAT_SECONDS, LEAST_MINUTES_WITH_HEAT, mamf_rows
-from flagbench.accept.part import START_SECONDS, Part
+from flagbench.accept.planned_run import START_SECONDS, PlannedRun
 from flagbench.console.output import print_note
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
@@ -82,7 +82,7 @@ class AcceptancePlan:
 
     stack: Stack
     gpus: int
-    parts: tuple[Part, ...]
+    runs: tuple[PlannedRun, ...]
     """The runs, in order. Empty if the vendor's tool does not list the devices: nothing is measured on these."""
     without_case: str | None = None
     """Why no case is run; None if one is."""
@@ -92,7 +92,7 @@ class AcceptancePlan:
 class CaseChoice:
     """The case that is run after the roofs."""
 
-    part: Part | None
+    run: PlannedRun | None
     """None if no case is run."""
     reason: str | None = None
     """Why no case is run; None if one is."""
@@ -140,19 +140,19 @@ def plan_of(
         return AcceptancePlan(stack, count, ())
     _check_processors(count, processor=processor)
     chosen_via = choose_via(via, stack, ())
-    parts = [_roofs_part(catalog, stack, count, chosen_via, minutes)]
-    seconds_left = 60 * minutes - RESERVE_SECONDS - parts[0].seconds
-    serving_parts = []
+    runs = [_roofs_run(catalog, stack, count, chosen_via, minutes)]
+    seconds_left = 60 * minutes - RESERVE_SECONDS - runs[0].seconds
+    serving_runs = []
     if serving:
-        serving_parts.append(_serving_part(machine, catalog, via))
+        serving_runs.append(_serving_run(machine, catalog, via))
         seconds_left -= SERVING_SECONDS
     choice = _choose_case(catalog, stack, count, chosen_via, name, store, seconds_left, minutes)
-    if choice.part is not None:
-        parts.append(choice.part)
-    parts += serving_parts
+    if choice.run is not None:
+        runs.append(choice.run)
+    runs += serving_runs
     if soak_minutes is not None:
-        parts.append(_soak_part(catalog, stack, count, chosen_via, soak_minutes))
-    return AcceptancePlan(stack, count, tuple(parts), choice.reason)
+        runs.append(_soak_run(catalog, stack, count, chosen_via, soak_minutes))
+    return AcceptancePlan(stack, count, tuple(runs), choice.reason)
 
 
 def _check_case(name: str, stack: Stack, catalog: Catalog) -> None:
@@ -182,7 +182,7 @@ def _check_processors(count: int, *, processor: bool) -> None:
         )
 
 
-def _roofs_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: float) -> Part:
+def _roofs_run(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: float) -> PlannedRun:
     """The run of the roofs. An accelerator is heated first, and measured in the published shapes of MAMF, too."""
     settings: list[str] = []
     heat = 0
@@ -195,11 +195,11 @@ def _roofs_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: f
     seconds = max(LEAST_ROOFS_SECONDS, min(MOST_ROOFS_SECONDS, share_seconds))
     settings.append(f"measure_seconds={seconds}")
     target = _roofs_target(catalog, stack, count, via, settings)
-    seconds_of_part = seconds + heat + START_SECONDS[stack.device_kind]
-    return Part(target, seconds_of_part, "what the devices reach without a model")
+    seconds_of_run = seconds + heat + START_SECONDS[stack.device_kind]
+    return PlannedRun(target, seconds_of_run, "what the devices reach without a model")
 
 
-def _serving_part(machine: Machine, catalog: Catalog, via: Via | None) -> Part:
+def _serving_run(machine: Machine, catalog: Catalog, via: Via | None) -> PlannedRun:
     """The run in which the first device generates tokens, on a stack of its own.
 
     Raises FlagbenchError (USAGE) if no stack serves on the devices of this machine.
@@ -215,15 +215,15 @@ def _serving_part(machine: Machine, catalog: Catalog, via: Via | None) -> Part:
         )
     options = LocalOptions(gpus=SERVING_GPUS, roofs=True, set_=SERVING_SETTINGS)
     target = target_of(RunRequest(case, stack, options), choose_via(via, stack, ()), DockerOptions())
-    return Part(target, SERVING_SECONDS, "what a device reads for each token that it generates")
+    return PlannedRun(target, SERVING_SECONDS, "what a device reads for each token that it generates")
 
 
-def _soak_part(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: int) -> Part:
+def _soak_run(catalog: Catalog, stack: Stack, count: int, via: Via, minutes: int) -> PlannedRun:
     """The soak: the roofs measured again and again, in laps, on all devices at once."""
     laps = min(MOST_LAPS, minutes)
     settings = [f"measure_seconds={60 * minutes // laps}", f"laps={laps}"]
     target = _roofs_target(catalog, stack, count, via, settings)
-    return Part(target, 60 * minutes + START_SECONDS[stack.device_kind], f"a soak of {laps} laps", soak=True)
+    return PlannedRun(target, 60 * minutes + START_SECONDS[stack.device_kind], f"a soak of {laps} laps", soak=True)
 
 
 def _roofs_target(catalog: Catalog, stack: Stack, count: int, via: Via, settings: Sequence[str]) -> Target:
@@ -267,18 +267,18 @@ def _choose_case(
         seconds_left: the seconds that are left after the roofs.
         minutes: `--minutes`, for the reason.
     """
-    too_long: list[Part] = []
-    for part in case_parts(catalog, stack, count, via, name, store):
-        if part.seconds <= seconds_left:
-            return CaseChoice(part)
-        too_long.append(part)
-    shortest = min(too_long, key=lambda part: part.seconds, default=None)
+    too_long: list[PlannedRun] = []
+    for run in case_runs(catalog, stack, count, via, name, store):
+        if run.seconds <= seconds_left:
+            return CaseChoice(run)
+        too_long.append(run)
+    shortest = min(too_long, key=lambda run: run.seconds, default=None)
     if name is not None and shortest is not None:
         return CaseChoice(shortest)
     if name is not None:
         request = RunRequest(catalog.cases[name], stack, LocalOptions(gpus=count))
         target = target_of(request, via, DockerOptions())
-        return CaseChoice(Part(target, max(0.0, seconds_left), "asked for; how long it takes is not known"))
+        return CaseChoice(PlannedRun(target, max(0.0, seconds_left), "asked for; how long it takes is not known"))
     if shortest is not None:
         shortest_text = f"the shortest takes about {shortest.seconds:.0f} s after the roofs"
         return CaseChoice(None, f"no case fits into --minutes {minutes:g}; {shortest_text}")

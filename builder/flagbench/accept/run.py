@@ -11,11 +11,11 @@ from itertools import islice
 from msgspec.structs import replace
 
 from flagbench.accept.check import Outcome
-from flagbench.accept.document import Asked, Facts, RunPart
+from flagbench.accept.document import AcceptanceFacts, Asked, RunFacts
 from flagbench.accept.facts import add_health_after, facts_before
 from flagbench.accept.judge import checks_of
-from flagbench.accept.part import Part
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan
+from flagbench.accept.planned_run import PlannedRun
 from flagbench.accept.priors import spread_of
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
@@ -48,36 +48,38 @@ LATE_SECONDS = 4.0
 
 
 @dataclass
-class Accepted:
+class AcceptanceResults:
     """The results of an acceptance, which its certificate is computed from."""
 
-    facts: Facts
+    facts: AcceptanceFacts
     records: dict[str, bytes] = field(default_factory=dict)
     """The content of each record, by id."""
     stored: bool = True
     """Whether the records of all runs could be stored."""
 
 
-def run_plan(plan: AcceptancePlan, catalog: Catalog, store: Store, clock: AcceptanceClock, asked: Asked) -> Accepted:
-    """Run every part of the plan for which there is time, until a check fails.
+def run_plan(
+    plan: AcceptancePlan, catalog: Catalog, store: Store, clock: AcceptanceClock, asked: Asked
+) -> AcceptanceResults:
+    """Make every run of the plan for which there is time, until a check fails.
 
     A run that fails, a missing image and an interruption are among the facts. Raises FlagbenchError if there is no
     container engine, or if the first run cannot be started.
     """
-    accepted = Accepted(facts_before(plan, asked, catalog))
+    accepted = AcceptanceResults(facts_before(plan, asked, catalog))
     facts = accepted.facts
     if not _fails(accepted, catalog) and not _can_start(plan, accepted):
         return accepted
-    soak_seconds = sum(part.seconds for part in plan.parts if part.soak)
+    soak_seconds = sum(planned.seconds for planned in plan.runs if planned.soak)
     try:
         with Delaying() as delaying:
-            for part in plan.parts:
+            for planned in plan.runs:
                 if _fails(accepted, catalog):
                     break
                 seconds_left = clock.seconds_left
-                if not part.soak:
+                if not planned.soak:
                     seconds_left -= soak_seconds
-                interrupted = _run_part(part, accepted, store, clock, seconds_left)
+                interrupted = _make_run(planned, accepted, store, clock, seconds_left)
                 if interrupted or delaying.signalled is not None:
                     facts.ending = "interrupted"
                     break
@@ -86,42 +88,42 @@ def run_plan(plan: AcceptancePlan, catalog: Catalog, store: Store, clock: Accept
     return accepted
 
 
-def _can_start(plan: AcceptancePlan, accepted: Accepted) -> bool:
-    """Whether every part can be started. If not, adds all parts to the facts, each with its reason and remedy.
+def _can_start(plan: AcceptancePlan, accepted: AcceptanceResults) -> bool:
+    """Whether every run can be started. If not, adds all of them to the facts, each with its reason and remedy.
 
     Raises FlagbenchError if there is no container engine.
     """
-    parts = []
+    runs = []
     can_start = True
-    for part in plan.parts:
-        run = _not_run(part, "not begun, as another run cannot start")
+    for planned in plan.runs:
+        run_facts = _not_run(planned, "not begun, as another run cannot start")
         try:
-            part.target.launcher.check(part.target.request)
+            planned.target.launcher.check(planned.target.request)
         except FlagbenchError as error:
             if error.code is ExitCode.ENGINE:  # nothing is known about the machine
                 raise
-            run.reason = error.message
-            run.remedy = error.remedy or ""
+            run_facts.reason = error.message
+            run_facts.remedy = error.remedy or ""
             can_start = False
-        parts.append(run)
+        runs.append(run_facts)
     if not can_start:
-        accepted.facts.parts += parts
+        accepted.facts.parts += runs
     return can_start
 
 
-def _fails(accepted: Accepted, catalog: Catalog) -> bool:
+def _fails(accepted: AcceptanceResults, catalog: Catalog) -> bool:
     """Whether a check of the facts so far fails: then no further run can change the outcome."""
     records = {name: read_record(content) for name, content in accepted.records.items()}
     checks = checks_of(accepted.facts, records, catalog)
     return any(check.outcome is Outcome.FAIL for check in checks)
 
 
-def _not_run(part: Part, reason: str | None = None) -> RunPart:
-    """The facts of a part that was not run, or not yet."""
-    return RunPart(
-        case=part.case.name,
-        target=part.target.name,
-        why=part.why,
+def _not_run(planned: PlannedRun, reason: str | None = None) -> RunFacts:
+    """The facts of a run that was not made, or not yet."""
+    return RunFacts(
+        case=planned.case.name,
+        target=planned.target.name,
+        why=planned.why,
         record_id=None,
         state="not run",
         reason=reason,
@@ -130,54 +132,56 @@ def _not_run(part: Part, reason: str | None = None) -> RunPart:
     )
 
 
-def _run_part(part: Part, accepted: Accepted, store: Store, clock: AcceptanceClock, seconds_left: float) -> bool:
-    """Run one part within `seconds_left`, and add its facts and record. Returns whether the user interrupted it.
+def _make_run(
+    planned: PlannedRun, accepted: AcceptanceResults, store: Store, clock: AcceptanceClock, seconds_left: float
+) -> bool:
+    """Make one run within `seconds_left`, and add its facts and record. Returns whether the user interrupted it.
 
-    Raises FlagbenchError if it is the first part and cannot be run: then nothing is known about the machine.
+    Raises FlagbenchError if it is the first run and cannot be made: then nothing is known about the machine.
     """
-    name = part.target.name
-    run = _not_run(part)
-    accepted.facts.parts.append(run)
+    name = planned.target.name
+    run_facts = _not_run(planned)
+    accepted.facts.parts.append(run_facts)
     if seconds_left < LEAST_SECONDS:
-        run.reason = f"there was no time left: {max(seconds_left, 0):.0f} s"
+        run_facts.reason = f"there was no time left: {max(seconds_left, 0):.0f} s"
         return False
-    print_note(f"flagbench: accept: {name}, about {part.seconds:.0f} s; {seconds_left:.0f} s are left")
+    print_note(f"flagbench: accept: {name}, about {planned.seconds:.0f} s; {seconds_left:.0f} s are left")
     timeout = max(LEAST_TIMEOUT, min(seconds_left * TIMEOUT_SHARE, MOST_TIMEOUT))
-    target = part.target.with_options(max_minutes=seconds_left / 60, timeout=timeout)
+    target = planned.target.with_options(max_minutes=seconds_left / 60, timeout=timeout)
     try:
         with _limit(seconds_left + LATE_SECONDS):
             finished = run_and_keep(target, store)
     except FlagbenchError as error:
         if len(accepted.facts.parts) == 1:
             raise
-        run.reason = error.message
-        run.remedy = error.remedy or ""
+        run_facts.reason = error.message
+        run_facts.remedy = error.remedy or ""
         return False
-    run.state = "ended without a record"
+    run_facts.state = "ended without a record"
     add_health_after(accepted.facts)
     accepted.stored = accepted.stored and finished.kept
     # A signal after that time came from `_limit`, not from the user.
     interrupted = finished.result.signalled and clock.seconds_left > -LATE_SECONDS
     has_record = finished.result.record.strip() and finished.code != ExitCode.USAGE
     if has_record:
-        _add_record(finished, run, accepted, store)
+        _add_record(finished, run_facts, accepted, store)
     return interrupted
 
 
-def _add_record(finished: Finished, run: RunPart, accepted: Accepted, store: Store) -> None:
+def _add_record(finished: Finished, run_facts: RunFacts, accepted: AcceptanceResults, store: Store) -> None:
     """Add the record of a run to the acceptance, and its state and earlier runs to the facts of the run."""
     record = read_record(finished.result.record)
-    run.record_id = record.record_id
-    run.state = record.status.state
-    run.reason = record.status.reason
+    run_facts.record_id = record.record_id
+    run_facts.state = record.status.state
+    run_facts.reason = record.status.reason
     if record.system.host:  # the machine of the container engine, which may be another one
         accepted.facts.machine = replace(accepted.facts.machine, host=record.system.host)
     accepted.records[record.record_id] = finished.result.record
     if finished.kept:
-        add_history(record, run, accepted, store)
+        add_history(record, run_facts, accepted, store)
 
 
-def add_history(record: Record, run: RunPart, accepted: Accepted, store: Store) -> None:
+def add_history(record: Record, run_facts: RunFacts, accepted: AcceptanceResults, store: Store) -> None:
     """Add the earlier runs that a run is compared with, and the spread between them, to the facts of the run."""
     if record.status.state != "ok":
         return
@@ -191,8 +195,8 @@ def add_history(record: Record, run: RunPart, accepted: Accepted, store: Store) 
     records = {}
     for earlier_record, content in zip(earlier, contents, strict=True):
         records[earlier_record.record_id] = content
-    run.history = tuple(records)
-    run.priors = {name: spread_of(prior) for name, prior in priors.items()}
+    run_facts.history = tuple(records)
+    run_facts.priors = {name: spread_of(prior) for name, prior in priors.items()}
     accepted.records.update(records)
 
 

@@ -19,7 +19,7 @@ from flagbench.accept.document import Asked, Certificate
 from flagbench.accept.from_records import accept_from_store
 from flagbench.accept.options import AcceptOptions
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, plan_of
-from flagbench.accept.run import Accepted, run_plan
+from flagbench.accept.run import AcceptanceResults, run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
 from flagbench.console.output import (
     check_outputs,
@@ -178,7 +178,9 @@ def _accept_from(
     return _show(certificate, acceptance.accepted, outputs, wide=wide, as_json=as_json)
 
 
-def _show(certificate: Certificate, accepted: Accepted, outputs: _Outputs, *, wide: bool, as_json: bool) -> ExitCode:
+def _show(
+    certificate: Certificate, accepted: AcceptanceResults, outputs: _Outputs, *, wide: bool, as_json: bool
+) -> ExitCode:
     """Write and print a certificate; returns the exit code."""
     files = files_of(certificate, accepted.records, os.environ)
     write_failure = None
@@ -235,8 +237,8 @@ def _default_bundle(host: str) -> Path:
 def _plan_lines(plan: AcceptancePlan, minutes: float) -> list[str]:
     """What will run, a line for each run."""
     lines = [f"flagbench: accept: {plan.gpus} x {plan.stack.name}, at most {minutes:g} min"]
-    for part in plan.parts:
-        lines.append(f"  {part.target.name}, {part.target.via}, about {part.seconds:.0f} s: {part.why}")
+    for run in plan.runs:
+        lines.append(f"  {run.target.name}, {run.target.via}, about {run.seconds:.0f} s: {run.why}")
     if plan.without_case:
         lines.append(f"  no case: {plan.without_case}; so the outcome is FAIL or INCONCLUSIVE")
     return lines
@@ -249,12 +251,12 @@ def _show_plan(plan: AcceptancePlan, minutes: float, *, as_json: bool) -> None:
         return
     runs = [
         {
-            "image": part.target.name,
-            "via": str(part.target.via),
-            "seconds": round(part.seconds),
-            "why": part.why,
+            "image": run.target.name,
+            "via": str(run.target.via),
+            "seconds": round(run.seconds),
+            "why": run.why,
         }
-        for part in plan.parts
+        for run in plan.runs
     ]
     document = {"stack": plan.stack.name, "gpus": plan.gpus, "minutes": minutes, "runs": runs}
     echo_json({**document, "without_case": plan.without_case})

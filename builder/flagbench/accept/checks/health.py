@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flagbench.accept.check import AcceptanceCheck, Outcome, not_known
-from flagbench.accept.document import Facts
+from flagbench.accept.document import AcceptanceFacts
 from flagbench.records.model import Record
 from flagbench_core.health.judge import HealthFinding, HealthOutcome, judge_health, uncorrected_errors
 from flagbench_core.health.reading import DeviceHealth
@@ -41,7 +41,7 @@ class _Finding:
     remedy: str
 
 
-def health_checks(facts: Facts, records: Mapping[str, Record]) -> Iterator[AcceptanceCheck]:
+def health_checks(facts: AcceptanceFacts, records: Mapping[str, Record]) -> Iterator[AcceptanceCheck]:
     """A check for each kind of finding, with the ranks of its devices; if nothing is wrong, one check that passes.
 
     No checks for a processor, and for certificates of versions that did not read the health.
@@ -105,7 +105,7 @@ def _healthy_check(devices: int) -> AcceptanceCheck:
     )
 
 
-def _devices_with_errors(facts: Facts, records: Mapping[str, Record]) -> set[str]:
+def _devices_with_errors(facts: AcceptanceFacts, records: Mapping[str, Record]) -> set[str]:
     """The UUIDs of devices that had uncorrected memory errors in an earlier run among the certificate's records."""
     uuids = set()
     for part in facts.parts:

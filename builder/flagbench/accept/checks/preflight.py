@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from flagbench.accept.check import PREFLIGHT, AcceptanceCheck, Outcome, not_known
-from flagbench.accept.document import CertificateMachine, Facts
+from flagbench.accept.document import AcceptanceFacts, CertificateMachine
 from flagbench.console.terminal import brief
 from flagbench.machine.vendors import LOST_REMEDY, older_drivers
 from flagbench.system.queries import Ending
@@ -21,7 +21,7 @@ DEFAULT_POWER_LIMIT = "set the default power limit again, such as with nvidia-sm
 ALL_VISIBLE = "unset CUDA_VISIBLE_DEVICES, or accept a part of the devices with --gpus"
 
 
-def preflight_checks(facts: Facts) -> Iterator[AcceptanceCheck]:
+def preflight_checks(facts: AcceptanceFacts) -> Iterator[AcceptanceCheck]:
     """The checks of a machine with accelerators; none for a processor."""
     if facts.device_kind == "cpu":
         return
@@ -34,7 +34,7 @@ def preflight_checks(facts: Facts) -> Iterator[AcceptanceCheck]:
         yield _undisturbed(facts)
 
 
-def _devices(facts: Facts) -> AcceptanceCheck:
+def _devices(facts: AcceptanceFacts) -> AcceptanceCheck:
     """The check `devices`: whether all devices that were asked for, or that the driver shows, can be used."""
     machine = facts.machine
     names = sorted({device.name for device in machine.devices})
@@ -109,7 +109,7 @@ def _whole(machine: CertificateMachine) -> AcceptanceCheck:
     )
 
 
-def _driver(facts: Facts) -> AcceptanceCheck:
+def _driver(facts: AcceptanceFacts) -> AcceptanceCheck:
     """The check `driver`: whether the driver is new enough for the image."""
     against = f"the stack {facts.stack}"
     drivers = facts.machine.drivers
@@ -136,7 +136,7 @@ def _driver(facts: Facts) -> AcceptanceCheck:
     )
 
 
-def _undisturbed(facts: Facts) -> AcceptanceCheck:
+def _undisturbed(facts: AcceptanceFacts) -> AcceptanceCheck:
     """The check `undisturbed`: whether no other process uses a device, and no power limit is lowered."""
     machine = facts.machine
     problems = [*machine.foreign, *machine.capped]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from flagbench.accept.check import AcceptanceCheck, Outcome, not_known
-from flagbench.accept.document import RunPart
+from flagbench.accept.document import RunFacts
 from flagbench.console.terminal import brief
 from flagbench.machine.disturbance_limits import MEMORY_BEFORE
 from flagbench.records.model import Check, Record
@@ -31,23 +31,23 @@ REASON_LENGTH = 300
 """The most characters of a reason that comes from a record."""
 
 
-def check_ended(part: RunPart, subject: Subject) -> AcceptanceCheck:
+def check_ended(run_facts: RunFacts, subject: Subject) -> AcceptanceCheck:
     """The check `ran`: whether a run ended well, and its record is sound."""
     record = subject.record
-    ending = _judge_ending(part, subject)
-    measured = part.state
+    ending = _judge_ending(run_facts, subject)
+    measured = run_facts.state
     if record.status.exit_code == ExitCode.TIMEOUT:
         measured = "timeout"
     elif len(record.laps) == 1:
-        measured = f"{part.state}, 1 lap"
+        measured = f"{run_facts.state}, 1 lap"
     elif record.laps:
-        measured = f"{part.state}, {len(record.laps)} laps"
+        measured = f"{run_facts.state}, {len(record.laps)} laps"
     ranks: tuple[int, ...] = ()
     if ending.outcome is Outcome.FAIL:
         ranks = _ranks_at_fault(record)
     return AcceptanceCheck(
         name="ran",
-        part=part.case,
+        part=run_facts.case,
         outcome=ending.outcome,
         measured=measured,
         against="its own checks",
@@ -88,7 +88,7 @@ class _Ending(NamedTuple):
     """Why it did not end well; empty if it did."""
 
 
-def _judge_ending(part: RunPart, subject: Subject) -> _Ending:
+def _judge_ending(run_facts: RunFacts, subject: Subject) -> _Ending:
     """Whether a run ended well: wrong results fail, and everything else that went wrong is inconclusive."""
     record = subject.record
     failed = [check for check in record.checks if not check.ok]
@@ -96,7 +96,7 @@ def _judge_ending(part: RunPart, subject: Subject) -> _Ending:
     if wrong:
         return _Ending(Outcome.FAIL, _details(wrong))
     if record.status.state != "ok":
-        reason = _details(failed) or record.status.reason or part.reason or "it left no record"
+        reason = _details(failed) or record.status.reason or run_facts.reason or "it left no record"
         return _Ending(Outcome.INCONCLUSIVE, reason)
     invalid = rules.check_record(subject)
     if invalid:

@@ -20,11 +20,11 @@ from flagbench.accept import certificate
 from flagbench.accept.certificate_page import action_text, certificate_blocks, machine_text
 from flagbench.accept.certificate_page import render as certificate_html
 from flagbench.accept.check import Outcome
-from flagbench.accept.document import Author, Certificate, Facts
+from flagbench.accept.document import AcceptanceFacts, Author, Certificate
 from flagbench.accept.judge import Conclusion, checks_of, conclude
 from flagbench.accept.limits import limits_of
 from flagbench.accept.priors import spread_of
-from flagbench.accept.run import Accepted, runs_to_compare
+from flagbench.accept.run import AcceptanceResults, runs_to_compare
 from flagbench.console.page import render
 from flagbench.machine.disturbance_limits import OTHER_PROCESSORS, STOLEN
 from flagbench.records.bundle_archive import unpacked
@@ -45,7 +45,7 @@ PART: Raw = {"case": "roofs", "target": "roofs:cpu", "why": "", "state": "ok", "
 PART |= {"history": [], "priors": {}}
 
 
-def accepted(change: Callable[[Raw, Raw], Any] = lambda facts, raw: None) -> Accepted:
+def accepted(change: Callable[[Raw, Raw], Any] = lambda facts, raw: None) -> AcceptanceResults:
     """Of two ranks on an idle processor, changed by `change(facts, record)`."""
     raw = copy.deepcopy(MEASURED)
     raw["results"] = copy.deepcopy(RESULTS)
@@ -73,7 +73,7 @@ def accepted(change: Callable[[Raw, Raw], Any] = lambda facts, raw: None) -> Acc
         "limits": to_builtins(limits_of(CATALOG, [], processor=True)),
     }
     change(facts, raw)
-    return Accepted(convert(facts, Facts), {raw["record_id"]: json.dumps(raw).encode()})
+    return AcceptanceResults(convert(facts, AcceptanceFacts), {raw["record_id"]: json.dumps(raw).encode()})
 
 
 def concluded(change: Callable[[Raw, Raw], Any]) -> tuple[Conclusion, dict[str, Outcome]]:

@@ -21,7 +21,7 @@ from flagbench.accept.checks.devices import peer_checks
 from flagbench.accept.checks.numbers import ComparedNumber, kind_of_metric, limit_for, number_check
 from flagbench.accept.checks.soak import soak_checks
 from flagbench.accept.checks.speed import JudgedRun, is_tuned, mamf_rows, speed_checks
-from flagbench.accept.document import Certificate, Facts
+from flagbench.accept.document import AcceptanceFacts, Certificate
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.limits import limits_of
 from flagbench.manifests.limits import SoundDevices
@@ -227,7 +227,7 @@ def test_a_row_of_a_tuner_is_of_other_software(row: str, tuned: bool) -> None:
     assert is_tuned(CATALOG.claims[f"roofs/{row}-1x1-mamf-bf16"]) is tuned
 
 
-def facts(health: dict[str, Any] | None) -> Facts:
+def facts(health: dict[str, Any] | None) -> AcceptanceFacts:
     """Of two devices that were looked at and read, and of no run."""
     machine = {"host": "here", "visible": 2, "problem": None, "drivers": ["580.95"], "foreign": []}
     machine |= {"partitions": [], "capped": []}
@@ -237,7 +237,7 @@ def facts(health: dict[str, Any] | None) -> Facts:
         "asked": {"minutes": 1.0, "gpus": 2, "case": None, "price_per_hour": None},
         **{"machine": machine, "ending": "done", "parts": [], "health": health},
     }
-    return convert(raw, Facts)
+    return convert(raw, AcceptanceFacts)
 
 
 def read(**second: Any) -> dict[str, Any]:

@@ -76,9 +76,9 @@ def test_the_largest_case_that_fits(
     planned: Callable[..., AcceptancePlan], device: Any, count: int, minutes: float, stack: str, case: str | None
 ) -> None:
     plan = planned(device, count, minutes)
-    assert (plan.stack.name, [part.case.name for part in plan.parts][1:]) == (stack, [case] if case else [])
+    assert (plan.stack.name, [run.case.name for run in plan.runs][1:]) == (stack, [case] if case else [])
     assert (plan.without_case is None) is (case is not None)
-    assert sum(part.seconds for part in plan.parts) <= 60 * minutes
+    assert sum(run.seconds for run in plan.runs) <= 60 * minutes
 
 
 MAMF_SHAPES = ["--set=mamf_shape_bf16=2048x2048x13312", "--set=mamf_shape_fp8=1024x9216x14336"]
@@ -102,19 +102,19 @@ def test_the_roofs_are_measured_in_the_shapes_of_published_rows(
     settings: list[str],
     seconds: list[float],
 ) -> None:
-    parts = [part for part in planned(device, 1, minutes, soak=soak).parts if part.case.name == "roofs"]
-    words = parts[-1].target.request.options.command_line()
+    runs = [run for run in planned(device, 1, minutes, soak=soak).runs if run.case.name == "roofs"]
+    words = runs[-1].target.request.options.command_line()
     assert sorted(word for word in words if word.startswith("--set=")) == sorted(settings)
-    assert ([part.seconds for part in parts], parts[-1].soak) == (seconds, soak is not None)
+    assert ([run.seconds for run in runs], runs[-1].soak) == (seconds, soak is not None)
 
 
 def test_the_first_device_serves_in_an_image_of_its_own(planned: Callable[..., AcceptancePlan]) -> None:
     plan = planned(H100, 8, 12, soak=3, serving=True)
-    *_, serving, soak = plan.parts
+    *_, serving, soak = plan.runs
     assert (serving.target.name, serving.target.request.options.gpus) == ("serve-llama3.1-8b:vllm-cuda13", 1)
     assert "--roofs" in serving.target.request.options.command_line()
     assert (plan.stack.name, soak.case.name, soak.soak) == ("cuda13", "roofs", True)
-    assert sum(part.seconds for part in plan.parts if not part.soak) <= 60 * 12
+    assert sum(run.seconds for run in plan.runs if not run.soak) <= 60 * 12
 
 
 @needs_torch
@@ -126,7 +126,7 @@ def test_a_processor_is_not_judged_by_serving(planned: Callable[..., AcceptanceP
 
 @pytest.mark.parametrize("minutes", [3, 10])
 def test_a_case_runs_for_as_long_as_shows_heat(planned: Callable[..., AcceptancePlan], minutes: float) -> None:
-    (_, case) = planned(A100, 8, minutes, "distilbert").parts
+    (_, case) = planned(A100, 8, minutes, "distilbert").runs
     steps = int(
         next(word for word in case.target.request.options.command_line() if word.startswith("--steps=")).split("=")[1]
     )
@@ -186,12 +186,12 @@ def test_a_device_that_shows_a_part_of_its_memory_is_a_slice(
 
 def test_a_named_case_is_run(planned: Callable[..., AcceptancePlan]) -> None:
     plan = planned(H100, 1, 1, "glm")
-    assert [part.case.name for part in plan.parts] == ["roofs", "glm"]
+    assert [run.case.name for run in plan.runs] == ["roofs", "glm"]
 
 
 def test_a_named_case_without_time_is_run_as_its_row(planned: Callable[..., AcceptancePlan]) -> None:
     plan = planned(A100_80, 8, 2, "llama3-8b")
-    assert "--set=pp=2" in plan.parts[1].target.request.options.command_line()
+    assert "--set=pp=2" in plan.runs[1].target.request.options.command_line()
 
 
 @pytest.mark.parametrize("case", ["roofs", "none", "distilbert:none"])

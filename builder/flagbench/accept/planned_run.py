@@ -13,7 +13,7 @@ until its record. On an H100, 14 to 17 s were measured."""
 
 
 @dataclass(frozen=True)
-class Part:
+class PlannedRun:
     """A planned run of an acceptance."""
 
     target: Target
