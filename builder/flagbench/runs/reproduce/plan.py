@@ -34,9 +34,9 @@ class PlanOptions:
     """Options that change the run of a row, or that choose what the row does not state."""
 
     preset: Annotated[
-        Literal["reference", "tiny"],
-        Option(help="The published size, or tiny: seconds of the same code, with settings of its own."),
-    ] = "reference"
+        Literal["reference", "tiny"] | None,
+        Option(help="The published size, or tiny: seconds of the same code, its own settings. Default: the row's."),
+    ] = None
     gpus: Annotated[
         int | None, Option(min=1, max=1024, help="With --on: number of devices, if not the row's; on cpu, ranks.")
     ] = None
@@ -101,7 +101,8 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
     count = options.gpus or claim.run.gpus
     nodes = 1 if on is not None else claim.run.nodes
     same_count = nodes == claim.run.nodes and count == claim.run.gpus
-    settings = _choose_settings(claim, case, options.preset, same_count=same_count)
+    preset = options.preset or claim.run.preset
+    settings = _choose_settings(claim, case, preset, same_count=same_count)
     differs = [*_differences(claim, stack, options, nodes), *settings.left_out]
     deciding_metric = claim.metric(case.with_gate_among(claim.metrics).gate)
     comparable = not differs and deciding_metric is not None
@@ -110,11 +111,11 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
     run_options = LocalOptions(
         nodes=nodes,
         gpus=count,
-        preset=options.preset,
+        preset=preset,
         precision=_precision(claim, stack),
         data=options.data,
         weights=options.weights,
-        steps=_steps(case, options),
+        steps=_steps(case, preset, options),
         full=options.full,
         roofs=options.roofs,
         seed=_seed(claim, options),
@@ -151,13 +152,13 @@ def _check_plan_options(claim: Claim, on: str | None, options: PlanOptions) -> N
         )
 
 
-def _steps(case: Case, options: PlanOptions) -> int | None:
+def _steps(case: Case, preset: str, options: PlanOptions) -> int | None:
     """The number of steps to measure: that of the options, or the preset's; None for a run to the published stop."""
     if options.steps:
         return options.steps
     if options.full:
         return None
-    steps: int | None = schedule(preset_of(case.presets, options.preset))["window_steps"]
+    steps: int | None = schedule(preset_of(case.presets, preset))["window_steps"]
     return steps
 
 
@@ -182,13 +183,14 @@ def _differences(claim: Claim, stack: Stack, options: PlanOptions, nodes: int) -
     """A sentence on each difference of the run from the row, except differences in settings and software."""
     device = claim.conditions.get(DEVICE_MODEL, NOT_PUBLISHED)
     if stack.device_kind == "cpu":
-        yield f"device: a processor, the row has {device}"
+        if stack.name != claim.stack:  # otherwise the verdict compares the models of the processors
+            yield f"device: a processor, the row has {device}"
     elif stack.accelerator(str(device)) is None:
         devices = f"{stack.name} names none"
         if stack.accelerators:
             devices = f"one of {', '.join(accelerator.name for accelerator in stack.accelerators)}"
         yield f"device: {devices}, the row has {device}"
-    if options.preset != claim.run.preset:
+    if options.preset not in (None, claim.run.preset):
         yield f"preset: {options.preset}, the row has the {claim.run.preset} size"
     if nodes != claim.run.nodes:
         yield f"nodes: {nodes}, the row has {claim.run.nodes}"

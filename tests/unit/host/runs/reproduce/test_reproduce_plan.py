@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
@@ -33,6 +35,15 @@ def test_every_row_has_a_plan(name: str) -> None:
     assert own.request.options.precision == claim.run.precision
     assert own.request.options.seed == (None if "seed" in own.unpublished else claim.conditions.get("seed"))
     assert plan_of(claim, CATALOG, None, PlanOptions(full=True, name="mine")).request.options.seed is None
+
+
+def test_a_row_of_a_processor_has_its_own_preset() -> None:
+    claim = CATALOG.claims["distilbert/a100-1x1-fp32-bs96"]
+    run = dataclasses.replace(claim.run, preset="tiny", precision="fp32", set={})
+    of_processor = dataclasses.replace(claim, stack="cpu", run=run)
+    plan = plan_of(of_processor, CATALOG, None, PlanOptions())
+    assert (plan.request.options.preset, plan.comparable, plan.differs) == ("tiny", True, ())
+    assert plan_of(of_processor, CATALOG, None, PlanOptions(preset="reference")).differs
 
 
 def test_the_case_chooses_the_layout_for_other_devices() -> None:
