@@ -132,6 +132,10 @@ class SpreadOfRuns(Spread, frozen=True):
     session: Spread | None
 
 
+NOT_RUN = "not run"
+"""The `state` of a run that was not made."""
+
+
 class RunFacts(Struct):
     """One run of the acceptance."""
 
@@ -143,7 +147,7 @@ class RunFacts(Struct):
     record_id: RecordId | None
     """None if it left no record."""
     state: LimitedText
-    """How it ended: the state of its record, or `not run`."""
+    """How it ended: the state of its record, NOT_RUN, or that it left no record."""
     reason: LimitedText | None
     """Why it did not end well; None if it did."""
     history: Annotated[tuple[RecordId, ...], Meta(max_length=100)]

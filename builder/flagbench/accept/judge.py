@@ -26,7 +26,7 @@ from flagbench.accept.checks.run import (
 )
 from flagbench.accept.checks.soak import soak_checks
 from flagbench.accept.checks.speed import JudgedRun, speed_checks
-from flagbench.accept.document import AcceptanceFacts, Action, RunFacts
+from flagbench.accept.document import NOT_RUN, AcceptanceFacts, Action, RunFacts
 from flagbench.accept.limits import limits_of
 from flagbench.accept.priors import terms_of
 from flagbench.manifests.limits import AcceptanceLimit, Kind
@@ -35,6 +35,7 @@ from flagbench.records.model import Record
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.subject import Subject
 from flagbench_core.case_kinds import MEASURE
+from flagbench_core.exit_codes import ExitCode
 
 MOST_REASONS = 3
 """The most checks whose reasons the conclusion states."""
@@ -42,8 +43,8 @@ SOAK = "soak"
 """The `part` of the checks of a soak."""
 HOW_FAST_UNKNOWN = "how fast it should be is not known"
 """What the conclusion adds if a machine was compared only with itself and its own devices."""
-_OUT_OF_TIME = ("nothing", "not run", "interrupted", "timeout")
-"""What the check `ran` says was measured of a run for which there was too little time."""
+_CUT_SHORT = (NOT_RUN, "interrupted")
+"""The states of a run for which there was too little time."""
 RETRY_FACTOR = 2
 """How many times the minutes another run should have, if a run of this acceptance was too short to decide."""
 
@@ -279,19 +280,25 @@ def _action(
     if facts.off_node:  # records do not say how many minutes they had
         return Action("run again")
     minutes = facts.asked.minutes
-    if any(_needs_more_time(check) for check in undecided):
+    has_unsteady_number = any(check.ratio is not None for check in undecided)
+    if has_unsteady_number or _lacked_time(facts, records):
         minutes = RETRY_FACTOR * minutes
     return Action("run again", minutes=minutes)
 
 
-def _needs_more_time(check: AcceptanceCheck) -> bool:
-    """Whether a longer run may decide a check: its number was unsteady, or its run had too little time.
+def _lacked_time(facts: AcceptanceFacts, records: Mapping[str, Record]) -> bool:
+    """Whether there was too little time: no case fitted, or a run was not made, was interrupted or reached its limit.
 
     A run that failed, such as one of which a process was killed, did not fail for lack of time.
     """
-    if check.name == "ran":
-        return check.measured.startswith(_OUT_OF_TIME)
-    return check.ratio is not None
+    if facts.without_case is not None or len(facts.parts) < len(facts.planned):
+        return True
+    for run_facts in facts.parts:
+        record = records.get(run_facts.record_id or "")
+        reached_limit = record is not None and record.status.exit_code == ExitCode.TIMEOUT
+        if reached_limit or run_facts.state in _CUT_SHORT:
+            return True
+    return False
 
 
 def _uuids(ranks: Sequence[int], facts: AcceptanceFacts, records: Mapping[str, Record]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from flagbench.accept.check import Outcome
-from flagbench.accept.document import AcceptanceFacts, Asked, RunFacts
+from flagbench.accept.document import NOT_RUN, AcceptanceFacts, Asked, RunFacts
 from flagbench.accept.facts import add_health_after, facts_before
 from flagbench.accept.judge import checks_of
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan
@@ -125,7 +125,7 @@ def _not_run(planned: PlannedRun, reason: str | None = None) -> RunFacts:
         target=planned.target.name,
         why=planned.why,
         record_id=None,
-        state="not run",
+        state=NOT_RUN,
         reason=reason,
         history=(),
         priors={},
