@@ -20,7 +20,7 @@ from flagbench_core.evidence.generation import Generation
 from flagbench_core.evidence.slow_devices import slowest_device
 from flagbench_core.stats import summary
 from flagbench_core.stats.summary import median, percentile
-from flagbench_core.stats.within import METHOD, MIN_STEPS, WithinRun, within_run
+from flagbench_core.stats.within import METHOD, MICRO_BATCHES, MIN_STEPS, WithinRun, within_run
 
 GIB = 1024.0**3
 """Bytes per GiB."""
@@ -200,17 +200,16 @@ def _rate_interval(
         count = len(step_shares)
         part_amounts += [amount / count] * count
         part_seconds += [time * share for share in step_shares]
-    from_micro_batches = within_run(part_amounts, part_seconds)
+    from_micro_batches = within_run(part_amounts, part_seconds, counted=MICRO_BATCHES)
     refusal = from_micro_batches.refusal
     if refusal is None:
         return from_micro_batches
     if refusal.kind == "short":
         return from_steps
-    # `within_run` took each micro-batch for a step: its text and its number are converted to steps.
+    # `within_run` took each micro-batch for a step.
     micro_batches_per_step = len(shares[0])
     further_steps = math.ceil(refusal.further_steps / micro_batches_per_step)
-    text = refusal.text.replace("steps", "micro-batches")
-    return WithinRun(None, refusal._replace(text=text, further_steps=further_steps))
+    return WithinRun(None, refusal._replace(further_steps=further_steps))
 
 
 def micro_batch_shares(step_range: StepRange) -> list[list[float]]:

@@ -80,6 +80,17 @@ _LONGEST_WARM_UP = 0.4
 """The largest share of a window that is tested for warm-up."""
 
 
+class Counted(NamedTuple):
+    """What the values of a window are of, in the words of a refusal."""
+
+    singular: str
+    plural: str
+
+
+STEPS = Counted("step", "steps")
+MICRO_BATCHES = Counted("micro-batch", "micro-batches")
+
+
 class Refusal(NamedTuple):
     """Why a window gives no interval."""
 
@@ -107,13 +118,16 @@ class WithinRun(NamedTuple):
     refusal: Refusal | None
 
 
-def within_run(amounts: Sequence[float], seconds: Sequence[float], steps: int | None = None) -> WithinRun:
+def within_run(
+    amounts: Sequence[float], seconds: Sequence[float], steps: int | None = None, counted: Counted = STEPS
+) -> WithinRun:
     """The interval of the rate sum(amounts) / sum(seconds) over consecutive steps, or why the window gives none.
 
     Args:
         amounts: the work of each step, or of each block of consecutive steps.
         seconds: the time of each step or block.
         steps: the number of steps in all blocks; None if `amounts` and `seconds` are of single steps.
+        counted: what is given in place of steps, for the text of a refusal.
 
     Raises:
         ValueError: `amounts` and `seconds` have different lengths.
@@ -123,7 +137,8 @@ def within_run(amounts: Sequence[float], seconds: Sequence[float], steps: int | 
     n = len(seconds)
     if steps is None:
         steps = n
-    short = Refusal("short", f"the window of {steps:,} steps is shorter than {MIN_STEPS}", MIN_STEPS - steps)
+    text = f"the window of {steps:,} {counted.plural} is shorter than {MIN_STEPS}"
+    short = Refusal("short", text, MIN_STEPS - steps)
     if steps < LONG_STEPS:
         return WithinRun(None, short)
     if not (_is_usable(amounts) and _is_usable(seconds)):
@@ -139,16 +154,16 @@ def within_run(amounts: Sequence[float], seconds: Sequence[float], steps: int | 
         return WithinRun(None, None)
     if n < MIN_VALUES or steps < MIN_STEPS:
         batch_means = _means(residuals, FEWEST_BATCHES)
-        return WithinRun(None, _refuse_unsettled(batch_means, steps))
+        return WithinRun(None, _refuse_unsettled(batch_means, steps, counted))
     points = min(n, _POINTS)
     values = _means(residuals, points)
     effective = points / _correlation_without_trend(residuals, values)
     batches = max(FEWEST_BATCHES, min(MOST_BATCHES, int(effective / EFFECTIVE_PER_BATCH)))
     batch_means = _means(residuals, batches)
-    refusal = _refuse(batch_means, values, effective, steps, RESOLUTION * points / total)
+    refusal = _refuse(batch_means, values, effective, steps, RESOLUTION * points / total, counted)
     if refusal is not None:
         if steps == n:
-            refusal = _refuse_stall(amounts, seconds) or refusal
+            refusal = _refuse_stall(amounts, seconds, counted) or refusal
         return WithinRun(None, refusal)
     # The standard error of the mean: from the batches, or from the correlation if that is larger.
     error = max(stdev(batch_means) / math.sqrt(batches), stdev(values) / math.sqrt(effective))
@@ -173,7 +188,7 @@ def _correlation_without_trend(residuals: Sequence[float], values: Sequence[floa
     return correlation_time(values)
 
 
-def _refuse_stall(amounts: Sequence[float], seconds: Sequence[float]) -> Refusal | None:
+def _refuse_stall(amounts: Sequence[float], seconds: Sequence[float], counted: Counted) -> Refusal | None:
     """The slowest step as the reason for a refusal.
 
     None if there are other steps nearly as slow, or if the window would give no interval without it either.
@@ -189,14 +204,19 @@ def _refuse_stall(amounts: Sequence[float], seconds: Sequence[float]) -> Refusal
     if without_slowest.interval is None:
         return None
     text = (
-        f"step {slowest + 1:,} of its window took {seconds[slowest]:.3g} s, {seconds[slowest] / median:,.0f} times "
-        "the median, and the others are steady; run it again undisturbed"
+        f"{counted.singular} {slowest + 1:,} of its window took {seconds[slowest]:.3g} s, "
+        f"{seconds[slowest] / median:,.0f} times the median, and the others are steady; run it again undisturbed"
     )
     return Refusal("stall", text, 0)
 
 
 def _refuse(
-    batch_means: Sequence[float], values: Sequence[float], effective: float, steps: int, resolution: float
+    batch_means: Sequence[float],
+    values: Sequence[float],
+    effective: float,
+    steps: int,
+    resolution: float,
+    counted: Counted,
 ) -> Refusal | None:
     """The gate: why a window gives no interval, or None if it gives one.
 
@@ -206,8 +226,9 @@ def _refuse(
         effective: how many of the values are independent.
         steps: the number of steps in the window.
         resolution: the relative size of a difference between values that may be due to rounded times.
+        counted: as in `within_run`.
     """
-    refusal = _refuse_unsettled(batch_means, steps)
+    refusal = _refuse_unsettled(batch_means, steps, counted)
     if refusal is not None:
         return refusal
     levels = _find_levels(values, resolution)
@@ -219,8 +240,8 @@ def _refuse(
         return Refusal("states", text, _further_steps(steps, MIN_CHANGES / levels.changes))
     if effective < MIN_EFFECTIVE:
         text = (
-            f"its {steps:,} steps are correlated and worth only {effective:.0f} independent ones: at least "
-            f"{MIN_EFFECTIVE:.0f} are needed"
+            f"its {steps:,} {counted.plural} are correlated and worth only {effective:.0f} independent ones: at "
+            f"least {MIN_EFFECTIVE:.0f} are needed"
         )
         return Refusal("correlated", text, _further_steps(steps, MIN_EFFECTIVE / effective))
     return None
@@ -231,12 +252,13 @@ def _tolerated_change(batch_means: Sequence[float]) -> float:
     return max(_find_warm_up(batch_means).lowers, abs(_trend(batch_means, POSSIBLE)))
 
 
-def _refuse_unsettled(batch_means: Sequence[float], steps: int) -> Refusal | None:
+def _refuse_unsettled(batch_means: Sequence[float], steps: int, counted: Counted) -> Refusal | None:
     """The refusal of a window with a warm-up or a trend; None if its rate has settled. Arguments as in `_refuse`."""
     warm_up = _find_warm_up(batch_means)
     if warm_up.lowers > TOLERATED:
         length = math.ceil(steps * warm_up.share)
-        text = f"its first {length:,} steps are warm-up, {warm_up.lowers / warm_up.share:.1%} slower than the window"
+        slower = warm_up.lowers / warm_up.share
+        text = f"its first {length:,} {counted.plural} are warm-up, {slower:.1%} slower than the window"
         return Refusal("warm-up", text, _further_steps(steps, warm_up.lowers / TOLERATED))
     change = _trend(batch_means, ALPHA)
     if abs(change) > TOLERATED:

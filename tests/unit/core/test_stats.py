@@ -13,7 +13,7 @@ import pytest
 
 from flagbench_core.stats import summary
 from flagbench_core.stats.student import t_quantile, t_tail, t_two_sided
-from flagbench_core.stats.within import MIN_STEPS, correlation_time, within_run
+from flagbench_core.stats.within import MICRO_BATCHES, MIN_STEPS, correlation_time, within_run
 
 PROBABILITIES = (0.9, 0.975, 0.995, 0.99995)
 QUANTILES = [
@@ -134,8 +134,10 @@ def test_a_window_that_says_nothing_is_refused(seconds: list[float], kind: str, 
 
 
 def test_a_stall_is_named_by_its_step() -> None:
-    text = str(within_run([8.0] * 200, [*noise(5), 3.0, *noise(194)]).refusal)
+    seconds = [*noise(5), 3.0, *noise(194)]
+    text = str(within_run([8.0] * 200, seconds).refusal)
     assert all(shown in text for shown in ("step 6", "3 s", "30 times"))
+    assert "micro-batch 6" in str(within_run([8.0] * 200, seconds, counted=MICRO_BATCHES).refusal)
 
 
 def test_a_small_change_widens_the_interval_by_its_size() -> None:
