@@ -19,7 +19,7 @@ from catalogs import CATALOG
 from drawn_fleets import FAULTS, NODES, RECORD_FAULTS, SOUND, drawn_fleet, fleet_record, host_name, seeded
 from flagbench.fleet.judge import judge_fleet
 from flagbench.fleet.read import read_fleet
-from flagbench.fleet.result import GRAVITY, Action
+from flagbench.fleet.result import Action
 from flagbench.records.store import open_store
 
 SPREADS = (0.004, 0.01, 0.02)
@@ -53,8 +53,8 @@ def judged(runs):
 
 
 def is_named(action, fault):
-    """Whether a fault led to its action or to a graver one."""
-    return GRAVITY[action] <= GRAVITY[fault.least]
+    """Whether a fault led to its action or to a more severe one."""
+    return action.severity >= fault.least.severity
 
 
 def simulate(spread, fleets, skewed):

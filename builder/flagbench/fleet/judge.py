@@ -10,7 +10,6 @@ from flagbench.fleet.node_run import CONFIGURATION, NodeRun
 from flagbench.fleet.own_checks import OwnChecks, without_drain
 from flagbench.fleet.peers import Comparison, Excuses, compare_with_last_runs, compare_with_peers
 from flagbench.fleet.result import (
-    GRAVITY,
     SOURCES,
     Action,
     ComparedNumber,
@@ -169,7 +168,7 @@ def _node_results(
 ) -> list[NodeResult]:
     """What to do with each node, the worst first."""
     findings_by_host: dict[str, list[Finding]] = {run.host: [] for run in fleet.runs}
-    for finding in sorted(findings, key=_gravity):
+    for finding in sorted(findings, key=_finding_order):
         findings_by_host.setdefault(finding.host, []).append(finding)
     nodes = []
     for host, of_host in findings_by_host.items():
@@ -183,12 +182,12 @@ def _node_results(
     return sorted(nodes, key=_worst_first)
 
 
-def _gravity(finding: Finding) -> tuple[int, int, float]:
-    """A key that sorts findings, the gravest first: then by how they were found, and the slowest number first."""
+def _finding_order(finding: Finding) -> tuple[int, int, float]:
+    """A key that sorts findings, the most severe first: then by how they were found, and the slowest number first."""
     share = 0.0
     if finding.value is not None:
         share = finding.value.share
-    return GRAVITY[finding.action], SOURCES[finding.source], share
+    return -finding.action.severity, SOURCES[finding.source], share
 
 
 def _worst_first(node: NodeResult) -> tuple[int, float, str]:
@@ -196,4 +195,4 @@ def _worst_first(node: NodeResult) -> tuple[int, float, str]:
     spreads = 0.0
     if node.slowest is not None:
         spreads = node.slowest.spreads
-    return GRAVITY[node.action], spreads, node.host
+    return -node.action.severity, spreads, node.host

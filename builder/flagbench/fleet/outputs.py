@@ -13,7 +13,7 @@ from enum import Enum
 
 from flagbench.console.terminal import brief
 from flagbench.fleet.hosts import NODE_NAME
-from flagbench.fleet.result import GRAVITY, Action, Fleet
+from flagbench.fleet.result import Action, Fleet
 from flagbench.report.junit import JUnitCase, Kind, junit_xml
 from flagbench.system.clock import parse_utc
 
@@ -75,11 +75,11 @@ def openmetrics_of_fleet(fleet: Fleet) -> bytes:
 
 
 def _openmetrics_lines(fleet: Fleet) -> Iterator[str]:
-    numbers = ", ".join(f"{_state_number(action)} {action.value}" for action in reversed(Action))
+    numbers = ", ".join(f"{action.severity} {action.value}" for action in reversed(Action))
     yield "# TYPE flagbench_node_state gauge"
     yield f"# HELP flagbench_node_state What to do with a node: {numbers}."
     for node in fleet.nodes:
-        yield f'flagbench_node_state{{node="{_label(node.host)}"}} {_state_number(node.action)}'
+        yield f'flagbench_node_state{{node="{_label(node.host)}"}} {node.action.severity}'
     yield "# TYPE flagbench_node_slowest_share gauge"
     yield "# HELP flagbench_node_slowest_share The number furthest below the other nodes, over their middle."
     for node in fleet.nodes:
@@ -94,11 +94,6 @@ def _openmetrics_lines(fleet: Fleet) -> Iterator[str]:
             labels = f'node="{_label(node.host)}"'
             yield f"flagbench_node_last_run_timestamp_seconds{{{labels}}} {made_at.timestamp():.0f}"
     yield "# EOF"
-
-
-def _state_number(action: Action) -> int:
-    """The value of an action: 0 for nothing to do, and more for what is graver."""
-    return len(Action) - 1 - GRAVITY[action]
 
 
 def _label(text: str) -> str:

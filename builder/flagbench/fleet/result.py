@@ -10,7 +10,7 @@ from flagbench_core.exit_codes import ExitCode
 
 
 class Action(str, Enum):
-    """What to do with a node, the gravest first."""
+    """What to do with a node, the most severe first."""
 
     DRAIN = "drain"
     """Take it out of use: what was found has no innocent reason."""
@@ -20,9 +20,10 @@ class Action(str, Enum):
     """Look at it: it is slow or different, and sound nodes can be."""
     NOTHING = "nothing"
 
-
-GRAVITY = {action: place for place, action in enumerate(Action)}
-"""The place of an action among all, 0 for the gravest."""
+    @property
+    def severity(self) -> int:
+        """0 for NOTHING, and more for what is more severe."""
+        return len(Action) - 1 - list(Action).index(self)
 
 
 class Source(str, Enum):
@@ -94,7 +95,7 @@ class ComparedNumber:
     limit: float
     """How many spreads below the middle a node is named."""
     least_difference: float
-    """The share below the middle from which a node is named: what is less cannot be told at this spread."""
+    """The share below the middle from which a node is named: less cannot be detected at this spread."""
     drain_difference: float
     """The share below the middle from which a named node is to be drained, unless something else explains it."""
 
@@ -131,9 +132,9 @@ class NodeResult:
     host: str
     action: Action
     reason: str
-    """The gravest reason; empty if there is nothing to do."""
+    """The most severe reason; empty if there is nothing to do."""
     findings: tuple[Finding, ...]
-    """All reasons, the gravest first."""
+    """All reasons, the most severe first."""
     slowest: ComparedValue | None
     """The number that is furthest below the other nodes, in spreads; None if none was compared."""
     last_run_at: str | None

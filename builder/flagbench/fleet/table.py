@@ -1,4 +1,4 @@
-"""Shows the nodes of a fleet as tables: what to do with each, what differs between them, and what could be told.
+"""Shows the nodes of a fleet as tables: what to do with each, what differs, and what could be detected.
 
 The tables are printed as text, or are on a page of `flagbench report`.
 """
@@ -68,13 +68,13 @@ def difference_table(fleet: Fleet) -> Table:
 
 
 def number_table(fleet: Fleet, *, wide: bool) -> Table:
-    """Return a table of the spread of numbers, and of the least difference that could be told."""
+    """Return a table of the spread of numbers, and of the smallest difference that could be detected."""
     return Table(
         _NUMBER_COLUMNS,
         list(_number_rows(fleet, wide=wide)),
         right=frozenset(("NODES", "SPREAD", "NAMED FROM")),
         wrap=("NUMBER",),
-        title="what could be told: a smaller difference is within the spread of the nodes",
+        title="what could be detected: a smaller difference is within the spread of the nodes",
     )
 
 
@@ -147,7 +147,7 @@ def _case_name(row: Difference | ComparedNumber, fleet: Fleet) -> str:
 
 
 def _number_rows(fleet: Fleet, *, wide: bool) -> Iterator[tuple[str, ...]]:
-    """A row for each number; unless `wide`, one for each kind, with the number that could be told least."""
+    """A row for each number; unless `wide`, one for each kind, with the number whose spread hides most."""
     numbers_of_row: dict[tuple[str, ...], list[ComparedNumber]] = {}
     for number in fleet.compared:
         row: tuple[str, ...] = (number.run, number.device, number.source.value, number.kind)
