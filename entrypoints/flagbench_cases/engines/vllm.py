@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import re
+import tempfile
 import warnings
 from multiprocessing import resource_tracker
 from typing import Any, Callable, NamedTuple, Sequence
@@ -119,6 +120,7 @@ class VllmEngine:
         self._sampling = vllm.SamplingParams
         warnings.filterwarnings("ignore", category=FutureWarning)  # of torch, about vLLM's code
         engine = vllm.LLM  # imports what it needs, which takes seconds
+        tempfile.tempdir = folder  # for a file of vLLM, which a killed rank would leave behind
         is_split = context.layout.tp > 1
         lock = None
         if is_split:
