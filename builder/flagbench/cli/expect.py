@@ -9,7 +9,8 @@ import typer
 from flagbench import complete
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.console.output import echo_json, print_page
-from flagbench.expect.answer import answer
+from flagbench.expect.answer import find_published
+from flagbench.expect.page import results_page
 from flagbench.manifests.load import load_catalog
 
 
@@ -43,8 +44,8 @@ def command(
 
     Exits 0, or 2 for an unknown model or device.
     """
-    published = answer(name, on, gpus, load_catalog())
+    published = find_published(name, on, gpus, load_catalog())
     if as_json:
         echo_json(published.to_dict())
     else:
-        print_page(*published.page(wide=wide), wide=wide)
+        print_page(*results_page(published, wide=wide), wide=wide)

@@ -1,6 +1,6 @@
-"""The answer of `flagbench expect`: what has been published of a model for a device, and which cases run it.
+"""Finds what has been published of a model for a device, and which cases run it: the answer of `flagbench expect`.
 
-If no row was published for the device, the answer has the rows of other devices that come closest.
+If no row was published for the device, the results have the rows of other devices that come closest.
 """
 
 from __future__ import annotations
@@ -10,37 +10,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
 from flagbench.expect.memory import lacking, measured_memory
 from flagbench.expect.rows import differing, wanted_conditions
 from flagbench.machine.catalog import find_device_models
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.device import DeviceModel
-from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
+from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import Claim, PublishedRow, published_rows
 from flagbench.manifests.settings import can_be_split
-from flagbench.verdict.conditions import describe
 from flagbench_core.config import preset_of
 
 _BRIEF_ROWS = 8
 """Most rows of the table without --wide."""
-_COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "SOFTWARE", "DIFFERS")
-_DROP: tuple[str, ...] = ("BATCH, SEQUENCE",)
-"""The columns that a narrow terminal leaves out."""
-_BELOW: tuple[str, ...] = ("SOFTWARE", "DIFFERS", "DEVICE", "PRECISION", "GPUS")
-"""The columns that a still narrower one shows under each row, in the order in which they are moved there."""
 _PLANNED_GPUS = 8
 """The number of devices in a proposed `plan` command if the user named none: those of a usual node."""
-_LONGEST_NUMBER = 9
-"""Most characters of a published number in the table; a longer one is rounded to four digits."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What has been published of a model for a device."""
+class PublishedResults:
+    """What has been published of a model for a device, and which cases run it."""
 
     name: str
     """The case or model that was asked for."""
@@ -50,11 +41,11 @@ class Answer:
     device: DeviceModel
     wanted: Mapping[str, Scalar]
     """The conditions that a row should have, by name (`wanted_conditions`)."""
-    rows: tuple[PublishedRow, ...]
+    rows_of_device: tuple[PublishedRow, ...]
     """Rows of this device, those with the fewest differing conditions first."""
-    may_be: tuple[PublishedRow, ...]
+    possible_rows: tuple[PublishedRow, ...]
     """Rows of the same task that may be of this device: they have a name that several devices have."""
-    others: tuple[PublishedRow, ...]
+    rows_of_other_devices: tuple[PublishedRow, ...]
     """Rows of other devices and the same task, the nearest first."""
     cases: tuple[str, ...]
     """Cases that run the model, without those that took more memory than the device has."""
@@ -64,7 +55,7 @@ class Answer:
     """For each case that can be split and whose memory was not measured: the command that computes it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer as a JSON object."""
+        """Return the results as a JSON object."""
         return {
             "asked": self.name,
             "model": self.model,
@@ -72,50 +63,50 @@ class Answer:
             "wanted": self.wanted,
             "cases": self.cases,
             "device": self.device.id,
-            "rows": [_document(row, self.wanted) for row in self.rows],
-            "nearest": [_document(row, self.wanted) for row in (*self.may_be, *self.others)],
+            "rows": [_document(row, self.wanted) for row in self.rows_of_device],
+            "nearest": [_document(row, self.wanted) for row in (*self.possible_rows, *self.rows_of_other_devices)],
         }
 
     @property
-    def of_task(self) -> list[PublishedRow]:
+    def matching_rows(self) -> list[PublishedRow]:
         """Rows of this device and the task."""
-        return [row for row in self.rows if self.task in (None, row.task)]
+        return [row for row in self.rows_of_device if self.task in (None, row.task)]
 
     @property
-    def of_this_device(self) -> list[PublishedRow]:
+    def candidate_rows(self) -> list[PublishedRow]:
         """Rows of the task that are of this device or may be: those with the fewest differing conditions first."""
-        rows = [*self.of_task, *self.may_be]
+        rows = [*self.matching_rows, *self.possible_rows]
         return sorted(rows, key=lambda row: len(differing(row, self.wanted)))
 
     @property
-    def of_other_tasks(self) -> list[PublishedRow]:
+    def rows_of_other_tasks(self) -> list[PublishedRow]:
         """Rows of this device and other tasks."""
-        of_task = self.of_task
-        return [row for row in self.rows if row not in of_task]
+        matching_rows = self.matching_rows
+        return [row for row in self.rows_of_device if row not in matching_rows]
 
     @property
     def nearest_by_task(self) -> dict[str, PublishedRow]:
         """The nearest row of each task: a row of this device if it has one for the task, else of another one."""
         nearest: dict[str, PublishedRow] = {}
-        for row in (*self.of_this_device, *self.others):
+        for row in (*self.candidate_rows, *self.rows_of_other_devices):
             nearest.setdefault(row.task, row)
         return nearest
 
     @property
-    def listed(self) -> list[PublishedRow]:
-        """The rows in the order of the table with --wide: of a model, the nearest by task and project are first."""
-        rows = [*self.of_this_device, *self.others, *self.of_other_tasks]
+    def rows_in_order(self) -> list[PublishedRow]:
+        """All rows, in order: of a model, the nearest by task and project are first."""
+        rows = [*self.candidate_rows, *self.rows_of_other_devices, *self.rows_of_other_tasks]
         if self.task is not None:
             return rows
         return self._with_nearest_first(rows)
 
     @property
-    def listed_in_brief(self) -> list[PublishedRow]:
-        """The first rows of the table without --wide: rows of other devices only where this one has none."""
-        rows = self.of_this_device
+    def first_rows(self) -> list[PublishedRow]:
+        """The first rows, without --wide: rows of other devices only where this one has none."""
+        rows = self.candidate_rows
         if not rows:
-            rows += self.others
-        rows += self.of_other_tasks
+            rows += self.rows_of_other_devices
+        rows += self.rows_of_other_tasks
         if self.task is None:
             rows = self._with_nearest_first(rows)
         return rows[:_BRIEF_ROWS]
@@ -124,110 +115,14 @@ class Answer:
         """Move to the front the nearest row of each task, then that of each further project on this device."""
         nearest = list(self.nearest_by_task.values())
         projects = {row.source.project for row in nearest}
-        for row in self.of_this_device:
+        for row in self.candidate_rows:
             if row.source.project not in projects:
                 projects.add(row.source.project)
                 nearest.append(row)
         return [*nearest, *(row for row in rows if row not in nearest)]
 
-    def page(self, *, wide: bool) -> list[Block]:
-        """Return the answer as a sentence, a table of rows, and notes on what to run.
 
-        With `wide`, the table has all rows, and the details of each follow it.
-        """
-        rows = self.listed_in_brief
-        details = []
-        if wide:
-            rows = self.listed
-            details = [f"{row.id}: {_details(row)}" for row in rows]
-        notes = self._notes(left_out=len(self.listed) - len(rows))
-        return [
-            Lines((self.sentence,)),
-            self._table(rows, wide=wide),
-            Lines(tuple(notes)),
-            Lines(tuple(details)),
-        ]
-
-    def _table(self, rows: Sequence[PublishedRow], *, wide: bool) -> Table:
-        drop, below = _DROP, _BELOW
-        if self.task is None:
-            below = ("TASK", *below)
-        else:
-            drop = (*drop, "TASK")  # rows of another task say so under DIFFERS
-        cells = [self._cells(row, wide=wide) for row in rows]
-        return Table(_COLUMNS, cells, right=frozenset(("GPUS",)), drop=drop, below=below)
-
-    def _notes(self, left_out: int) -> list[str]:
-        """Return how many rows are left out, what to run, and which cases have unknown or insufficient memory."""
-        notes = []
-        if left_out:
-            notes.append(f"rows that --wide adds: {left_out}")
-        to_run = []
-        if self.cases:
-            to_run.append(f"flagbench runs it as: {', '.join(self.cases)}")
-        claims = [row.id for row in self.of_task if isinstance(row, Claim)]
-        if claims:
-            to_run.append(f"a row, with its settings: `flagbench reproduce {claims[0]}`")
-        if to_run:
-            notes.append("; ".join(to_run))
-        for text in self.to_plan:
-            notes.append(f"memory was not measured: {text}")
-        for text in self.too_large:
-            notes.append(f"more memory is needed: {text}")
-        return notes
-
-    @property
-    def sentence(self) -> str:
-        """The answer as a sentence."""
-        subject = self.model
-        if self.task is not None:
-            subject = f"{self.name}, {self.task},"
-        certain = len(self.of_task)
-        possible = len(self.may_be)
-        if certain == 0:
-            sentence = f"No published row is of {subject} on {self.device.name}"
-            if possible:
-                sentence += f" for certain, and {possible} may be"
-            return f"{sentence}; {self._nearest_text()}."
-        rows = "published rows are"
-        if certain == 1:
-            rows = "published row is"
-        sentence = f"{certain} {rows} of {subject} on {self.device.name}"
-        if possible:
-            sentence += f", and {possible} more may be"
-        return f"{sentence}; {self._nearest_text()}."
-
-    def _nearest_text(self) -> str:
-        nearest = [*self.of_this_device, *self.others]
-        if not nearest:
-            return "nor on any other device"
-        return f"the nearest is {_description(nearest[0])}"
-
-    def _cells(self, row: PublishedRow, *, wide: bool) -> tuple[str, ...]:
-        """Return the cells of a row, in the order of _COLUMNS."""
-        conditions = differing(row, self.wanted)
-        if wide:
-            differs = "; ".join(map(describe, conditions))
-        else:
-            differs = ", ".join(condition.name for condition in conditions)
-        shape = row.batch
-        sequence = row.text("sequence_length")
-        if sequence:
-            shape = f"{row.batch or '-'}, {sequence}"
-        return (
-            row.id,
-            row.device,
-            str(row.count("devices") or ""),
-            row.task,
-            row.precision_label or "",
-            shape,
-            _speed_text(row),
-            row.software or NOT_PUBLISHED,
-            differs,
-        )
-
-
-def answer(name: str, on: str | None, gpus: int | None, catalog: Catalog) -> Answer:
+def find_published(name: str, on: str | None, gpus: int | None, catalog: Catalog) -> PublishedResults:
     """Return what is published of a case or model for a device.
 
     Args:
@@ -250,28 +145,28 @@ def answer(name: str, on: str | None, gpus: int | None, catalog: Catalog) -> Ans
     wanted = wanted_conditions(case, device, gpus)
     rows_of_model = [row for row in published if row.model == model]
     rows_of_model.sort(key=lambda row: _distance(row, wanted, device, catalog))
-    rows = []
-    may_be = []
-    others = []
+    rows_of_device = []
+    possible_rows = []
+    rows_of_other_devices = []
     for row in rows_of_model:
         if row.device_id == device.id:
-            rows.append(row)
+            rows_of_device.append(row)
         elif task is not None and row.task != task:
             continue
         elif device.id in row.may_be:
-            may_be.append(row)
+            possible_rows.append(row)
         else:
-            others.append(row)
+            rows_of_other_devices.append(row)
     cases = _cases_of(model, task, device, gpus, catalog)
-    return Answer(
+    return PublishedResults(
         name=name,
         model=model,
         task=task,
         device=device,
         wanted=wanted,
-        rows=tuple(rows),
-        may_be=tuple(may_be),
-        others=tuple(others),
+        rows_of_device=tuple(rows_of_device),
+        possible_rows=tuple(possible_rows),
+        rows_of_other_devices=tuple(rows_of_other_devices),
         cases=tuple(cases.fitting),
         too_large=tuple(cases.too_large),
         to_plan=tuple(cases.to_plan),
@@ -307,7 +202,7 @@ def _device_and_count(on: str | None, gpus: int | None, catalog: Catalog) -> tup
 
 
 class _Cases(NamedTuple):
-    """The cases that run a model, as the fields of an Answer have them."""
+    """The cases that run a model, as the fields of PublishedResults have them."""
 
     fitting: list[str]
     too_large: list[str]
@@ -396,40 +291,6 @@ def _ratio_of_peaks(row: PublishedRow, device: DeviceModel, catalog: Catalog) ->
     if not peak or not peak_of_row:
         return math.inf
     return max(peak, peak_of_row) / min(peak, peak_of_row)
-
-
-def _description(row: PublishedRow) -> str:
-    """Return a row in a few words, such as `12,473 tokens/s on 8 x H100 SXM, pretraining, fp8 (ROW)`."""
-    device = row.device
-    devices = row.count("devices")
-    if devices:
-        device = f"{devices} x {device}"
-    text = f"{_speed_text(row)} on {device}"
-    if row.task:
-        text += f", {row.task}"
-    if row.precision_label:
-        text += f", {row.precision_label}"
-    return f"{text} ({row.id})"
-
-
-def _speed_text(row: PublishedRow) -> str:
-    """Return the published speed with its unit, and its name if that is a time; without a speed, the first metric."""
-    metric = row.speed or row.metrics[0]
-    number = metric.digits
-    if len(number) > _LONGEST_NUMBER:
-        number = f"{metric.value:.4g}"
-    text = f"{number} {metric.unit}"
-    if metric.name.endswith("_per_device"):
-        text += "/device"
-    if row.speed is None or metric.unit == "s":
-        return f"{metric.name} {text}"
-    return text
-
-
-def _details(row: PublishedRow) -> str:
-    """Return what the cells of a row do not show, and its source."""
-    details = (row.text("layout"), row.remarks, row.citation)
-    return "; ".join(detail for detail in details if detail)
 
 
 def _document(row: PublishedRow, wanted: Mapping[str, Scalar]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.console.page import Table
-from flagbench.expect.answer import answer, find_device
+from flagbench.expect.answer import find_device, find_published
+from flagbench.expect.page import results_page
 from flagbench.expect.rows import cited_rows, cited_rows_for
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.rows import PublishedValue, published_rows
@@ -21,7 +22,7 @@ ROWS = published_rows(CATALOG)
 
 
 def ask(model: str, on: str, gpus: int | None = None) -> dict[str, Any]:
-    return answer(model, on, gpus, CATALOG).to_dict()
+    return find_published(model, on, gpus, CATALOG).to_dict()
 
 
 @pytest.mark.parametrize(
@@ -73,15 +74,15 @@ def test_a_model_shows_the_nearest_row_of_each_task_first(flagbench: Flagbench) 
 
 
 def test_a_case_shows_the_rows_of_its_task_first() -> None:
-    found = answer("llama2-70b", "h200-sxm", 8, CATALOG)
-    assert {row.task for row in found.others} == {"pretraining"}
-    table = found.page(wide=False)[1]
+    found = find_published("llama2-70b", "h200-sxm", 8, CATALOG)
+    assert {row.task for row in found.rows_of_other_devices} == {"pretraining"}
+    table = results_page(found, wide=False)[1]
     assert isinstance(table, Table)
     assert table.rows[0][3] == "pretraining"
 
 
 def test_a_case_named_after_a_model_runs_it() -> None:
-    cases = answer("llama3.1-8b", "h100-sxm", None, CATALOG).cases
+    cases = find_published("llama3.1-8b", "h100-sxm", None, CATALOG).cases
     assert cases == ("llama3.1-8b-lora", "serve-llama3.1-8b")
 
 
@@ -100,18 +101,18 @@ def test_a_case_that_took_more_memory_is_not_offered(flagbench: Flagbench) -> No
 
 def test_a_case_is_run_by_cases_of_its_task() -> None:
     """The LoRA of Llama 3.1 8B is no pretraining of its model, which needs more memory."""
-    small = answer("llama3.1-8b-lora", "rtx-4090", 1, CATALOG)
+    small = find_published("llama3.1-8b-lora", "rtx-4090", 1, CATALOG)
     assert small.cases == ()
     assert len(small.too_large) == 1
-    assert answer("llama3.1-8b-lora", "h100-sxm", 1, CATALOG).cases == ("llama3.1-8b-lora",)
-    assert answer("llama3-8b", "h100-sxm", 8, CATALOG).cases == ("llama3-8b", "llama3-8b-rope")
+    assert find_published("llama3.1-8b-lora", "h100-sxm", 1, CATALOG).cases == ("llama3.1-8b-lora",)
+    assert find_published("llama3-8b", "h100-sxm", 8, CATALOG).cases == ("llama3-8b", "llama3-8b-rope")
 
 
 def test_where_nothing_was_measured_the_memory_of_a_split_model_can_be_computed(flagbench: Flagbench) -> None:
-    (note,) = answer("llama3-8b-rope", "rtx-4090", 4, CATALOG).to_plan
+    (note,) = find_published("llama3-8b-rope", "rtx-4090", 4, CATALOG).to_plan
     command = note.split("`")[1]
     assert flagbench(command.removeprefix("flagbench ")).code == 5  # no layout of four fits into 24 GiB
-    assert answer("distilbert", "rtx-4090", 1, CATALOG).to_plan == ()
+    assert find_published("distilbert", "rtx-4090", 1, CATALOG).to_plan == ()
 
 
 def test_a_row_that_may_be_of_the_device_comes_first() -> None:
@@ -204,9 +205,9 @@ def test_rows_of_an_engine_name_its_release_or_that_none_is_stated(flagbench: Fl
 
 
 def test_rows_of_equal_lengths_and_batches_are_nearest_a_case_that_generates() -> None:
-    found = answer("serve-llama3.1-8b", "h100-sxm", 1, CATALOG)
+    found = find_published("serve-llama3.1-8b", "h100-sxm", 1, CATALOG)
     assert found.wanted["sequence"] == "in/out 32/128"
-    assert found.of_this_device[0].id == "vllm-ci/19"  # whose name of the device is that of two
+    assert found.candidate_rows[0].id == "vllm-ci/19"  # whose name of the device is that of two
     rows = cited_rows(CATALOG.cases["serve-llama3.1-8b"], {**found.wanted, "device": "h200-sxm"}, CATALOG)
     assert [row.id for row in rows] == ["vllm-ci/1", "vllm-ci/7"]  # by their latency
 
