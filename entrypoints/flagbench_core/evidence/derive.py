@@ -56,7 +56,7 @@ def derive(evidence: RecordEvidence, facts: Facts) -> Derived:
     bubbles = pipeline.measure_bubbles(evidence.step_range(TRAIN, WINDOW), evidence.world, facts.stages)
     for rank, bubble in enumerate(bubbles):
         ranks[rank]["bubble"] = bubble
-    measurements = roofs.measurements(evidence)
+    measured = roofs.measured_operations(evidence)
     work_steps = everything
     if facts.kind == INFER and evidence.step_range(INFER).steps:  # the validation before an inference is not its work
         work_steps = evidence.step_range(INFER)
@@ -75,8 +75,8 @@ def derive(evidence: RecordEvidence, facts: Facts) -> Derived:
         flops=flops,
         ranks=ranks,
         pipeline=pipeline.summarise(bubbles, facts.stages),
-        measurements=[roofs.listed(measurement) for measurement in measurements],
-        slow_devices=find_slow_devices(measurements),
+        measurements=[operation.to_json() for operation in measured],
+        slow_devices=find_slow_devices([operation.devices for operation in measured]),
     )
 
 

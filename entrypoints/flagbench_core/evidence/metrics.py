@@ -602,14 +602,14 @@ def device_rates(run: Run) -> Iterator[Entry]:
     An all-reduce has its bus bandwidth, GB/s. Measurements as MAMF makes them are left to `published_rates`.
     """
     world = run.evidence.world
-    for measurement in roofs.measurements(run.evidence):
-        if measurement["name"] == roofs.ALL_REDUCE:
+    for measured in roofs.measured_operations(run.evidence):
+        if measured.name == roofs.ALL_REDUCE:
             factor = roofs.bus_factor(roofs.ALL_REDUCE, world)
-            note = f"{measurement['bytes']} bytes over {world} ranks; factor {factor:g} of nccl-tests"
-            yield _measured_rate("all_reduce_busbw", measurement, factor, "job", note)
-        elif measurement["operation"] not in roofs.COLLECTIVES and "cleared_bytes" not in measurement:
-            note = _device_note(measurement, world)
-            yield _measured_rate(measurement["name"], measurement, 1.0, "device", note)
+            note = f"{measured.described['bytes']} bytes over {world} ranks; factor {factor:g} of nccl-tests"
+            yield _measured_rate("all_reduce_busbw", measured, factor, "job", note)
+        elif measured.operation not in roofs.COLLECTIVES and "cleared_bytes" not in measured.described:
+            note = _device_note(measured.described, world)
+            yield _measured_rate(measured.name, measured, 1.0, "device", note)
 
 
 def published_rates(run: Run) -> Iterator[Entry]:
@@ -691,27 +691,27 @@ def _operations_per_second(step_range: StepRange) -> list[float]:
     return [count * MICRO / time for count, time in zip(counts, micro)]
 
 
-def _measured_rate(name: str, measurement: Mapping[str, Any], factor: float, scope: str, note: str) -> Entry:
-    """An entry of the record's `measurements` as a metric, with its rates multiplied by `factor`."""
+def _measured_rate(name: str, measured: roofs.MeasuredOperation, factor: float, scope: str, note: str) -> Entry:
+    """A measurement as a metric, with its rates multiplied by `factor`."""
     unit, scale = "GB/s", GIGA
-    if measurement["unit"] == "FLOP/s":
+    if measured.unit == "FLOP/s":
         unit, scale = "TFLOP/s", TERA
     ci95 = ci_method = ci_reason = None
-    if measurement["ci95"]:
-        ci95 = [bound * factor / scale for bound in measurement["ci95"]]
+    if measured.ci95:
+        ci95 = [bound * factor / scale for bound in measured.ci95]
         ci_method = roofs.INTERVAL
-    elif measurement["steady"]:
+    elif measured.steady:
         ci_reason = "the repeats are in blocks too few for one"
     else:
         ci_reason = "the last repeats were not steady"
-    device_rates = [rate * factor / scale for rate in measurement.get("devices", ())]
+    device_rates = [rate * factor / scale for rate in measured.devices]
     return metric(
         name,
-        measurement["rate"] * factor / scale,
+        measured.rate * factor / scale,
         unit,
         scope,
-        n=measurement["repeats"],
-        stdev=measurement["stdev"] * factor / scale,
+        n=measured.repeats,
+        stdev=measured.stdev * factor / scale,
         ci95=ci95,
         ci_method=ci_method,
         ci_reason=ci_reason,
@@ -720,12 +720,12 @@ def _measured_rate(name: str, measurement: Mapping[str, Any], factor: float, sco
     )
 
 
-def _device_note(measurement: Mapping[str, Any], world: int) -> str:
-    if "shape" in measurement:
-        shape = " x ".join(map(str, measurement["shape"]))
+def _device_note(described: Mapping[str, Any], world: int) -> str:
+    if "shape" in described:
+        shape = " x ".join(map(str, described["shape"]))
         note = f"{shape}; median of its repeats"
     else:
-        note = f"{measurement['bytes']} bytes; median of its repeats"
+        note = f"{described['bytes']} bytes; median of its repeats"
     if world > 1:
         note += f", of the middle one of {world} devices"
     return note

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flagbench_core.evidence.columns import MICRO, EvidenceError
 from flagbench_core.evidence.document import RecordEvidence, Span
@@ -154,16 +154,67 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return ordered[cut - 1], ordered[n - cut]
 
 
-def measurements(evidence: RecordEvidence) -> list[dict[str, Any]]:
-    """The record's `measurements`, from its evidence; rates in FLOP/s or B/s."""
-    measured = []
+class MeasuredOperation(NamedTuple):
+    """The rates of an operation that was repeated on all devices; of collectives, that of all devices together."""
+
+    name: str
+    described: Mapping[str, Any]
+    """The operation with its sizes, as the evidence describes it."""
+    unit: str
+    """FLOP/s or B/s, the unit of all rates."""
+    repeats: int
+    steady: bool
+    """Whether the repeats neither drift nor scatter on any device."""
+    rate: float
+    """The rate of the device with the median rate (of two, the slower one); of a collective, of the slowest rank."""
+    spread: float
+    """The spread of its repeats; see `spread`."""
+    stdev: float
+    """The standard deviation of its repeats."""
+    ci95: tuple[float, float] | None
+    """The 95 % interval of `rate`; None if the repeats were not steady or too few."""
+    devices: Sequence[float]
+    """The rate of each device; empty for a collective."""
+    bus_rate: float | None
+    """The bus bandwidth of a collective; None for any other operation."""
+
+    @property
+    def operation(self) -> str:
+        """Such as `matmul`, `copy` or `all_reduce`."""
+        return str(self.described["operation"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of the record's `measurements`, without the rates of many devices."""
+        entry: dict[str, Any] = {
+            "name": self.name,
+            **self.described,
+            "unit": self.unit,
+            "repeats": self.repeats,
+            "steady": self.steady,
+            "rate": self.rate,
+            "spread": self.spread,
+            "stdev": self.stdev,
+            "ci95": self.ci95,
+        }
+        if self.bus_rate is not None:
+            entry["bus_rate"] = self.bus_rate
+        elif len(self.devices) > MOST_LISTED:
+            entry["devices"] = []
+        else:
+            entry["devices"] = self.devices
+        return entry
+
+
+def measured_operations(evidence: RecordEvidence) -> list[MeasuredOperation]:
+    """The measurements of a run, in order."""
+    operations = []
     for span in (*evidence.spans, *evidence.roofs):
         if span.measured is not None:
-            measured.append(_measurement(span, span.measured, evidence.world))
-    return measured
+            operations.append(_measured_operation(span, span.measured, evidence.world))
+    return operations
 
 
-def _measurement(span: Span, measured: Mapping[str, Any], world: int) -> dict[str, Any]:
+def _measured_operation(span: Span, measured: Mapping[str, Any], world: int) -> MeasuredOperation:
     """One measurement: the rate of each device, and that of the device with the median rate.
 
     A collective has one rate, that of the rank with the longest time.
@@ -186,22 +237,24 @@ def _measurement(span: Span, measured: Mapping[str, Any], world: int) -> dict[st
     ci95 = None
     if steady:
         ci95 = interval(rates[middle])
-    measurement = {
-        "name": span.phase,
-        **measured,
-        "unit": unit,
-        "repeats": span.steps,
-        "steady": steady,
-        "rate": medians[middle],
-        "spread": spread(rates[middle]),
-        "stdev": summary.stdev(rates[middle]),
-        "ci95": ci95,
-    }
+    devices = medians
+    bus_rate = None
     if operation in COLLECTIVES:
-        measurement["bus_rate"] = medians[0] * bus_factor(operation, world)
-    else:
-        measurement["devices"] = medians
-    return measurement
+        devices = []
+        bus_rate = medians[0] * bus_factor(operation, world)
+    return MeasuredOperation(
+        name=span.phase,
+        described=measured,
+        unit=unit,
+        repeats=span.steps,
+        steady=steady,
+        rate=medians[middle],
+        spread=spread(rates[middle]),
+        stdev=summary.stdev(rates[middle]),
+        ci95=ci95,
+        devices=devices,
+        bus_rate=bus_rate,
+    )
 
 
 def _slowest_rank(span: Span, world: int) -> int:
@@ -213,13 +266,6 @@ def _rates(span: Span, rank: int, size: int) -> list[float]:
     """The rate of each repeat of a rank, FLOP/s or B/s. `size`: the FLOPs or bytes of one operation."""
     repeats = zip(span.columns["samples"][rank], span.columns["device"][rank])
     return [size * count * MICRO / micro for count, micro in repeats if micro]
-
-
-def listed(measurement: Mapping[str, Any]) -> dict[str, Any]:
-    """A measurement as a record has it: without the rates of many devices."""
-    if len(measurement.get("devices", ())) > MOST_LISTED:
-        return {**measurement, "devices": []}
-    return dict(measurement)
 
 
 def compare_results(ranks: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:

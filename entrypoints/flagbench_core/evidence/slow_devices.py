@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flagbench_core.evidence.roofs import spread
@@ -39,20 +39,16 @@ def slowest_device(rates: Sequence[float]) -> dict[str, Any] | None:
     return {"rank": rank, "value": rates[rank], "share": share_of_others(rates, rank)}
 
 
-def find_slow_devices(measurements: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def find_slow_devices(rates_of_measurements: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
     """The devices that are slow in all measurements together, as {rank, share}.
 
     `share` is the ratio of the device's rate to the median of the others, as the median over the measurements: a
     disturbance of a second changes one measurement, and not most of them.
 
     Args:
-        measurements: each has the rates of the devices in `devices`, if they were measured one by one.
+        rates_of_measurements: by measurement, the rate of each device; empty if they were not measured one by one.
     """
-    rates_by_measurement = []
-    for measurement in measurements:
-        rates = measurement.get("devices", ())
-        if len(rates) > 1:
-            rates_by_measurement.append(rates)
+    rates_by_measurement = [rates for rates in rates_of_measurements if len(rates) > 1]
     if not rates_by_measurement:
         return []
     shares = []

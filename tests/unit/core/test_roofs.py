@@ -18,7 +18,7 @@ from flagbench_core.evidence.roofs import (
     compare_results,
     interval,
     is_steady,
-    measurements,
+    measured_operations,
     spread,
 )
 from flagbench_core.evidence.slow_devices import find_slow_devices, slowest_device
@@ -61,18 +61,18 @@ def test_interval_of_the_median_of_twenty() -> None:
     assert interval(range(5)) is None
 
 
-def made_up(seed: int, slower: float) -> list[dict[str, Any]]:
+def made_up(seed: int, slower: float) -> list[list[float]]:
     """Nine measurements of four devices that others disturb by some percent, the last device slower by a factor."""
     drawn = random.Random(seed)
     rates = [[drawn.gauss(1, 0.03) for _ in range(4)] for _ in range(9)]
-    return [{"devices": [*own[:3], own[3] * slower]} for own in rates]
+    return [[*own[:3], own[3] * slower] for own in rates]
 
 
 def test_a_slow_device_is_slow_in_all_measurements_together() -> None:
     for seed in range(20):
         assert [each["rank"] for each in find_slow_devices(made_up(seed, 1 / 1.2))] == [3]
         assert find_slow_devices(made_up(seed, 1.0)) == []
-    assert find_slow_devices([{"devices": [1.0]}]) == []
+    assert find_slow_devices([[1.0], []]) == []
 
 
 def test_the_slowest_of_eight_devices_is_not_the_middle_one() -> None:
@@ -188,7 +188,7 @@ def test_unsteady_repeats_have_no_interval() -> None:
     found = derive(section_of(span_of("copy", 0, [rising, rising], 1, {"operation": "copy", "bytes": 2**20})), FACTS)
     assert "ci95" not in found.metrics[0]
     assert found.metrics[0]["ci_reason"]
-    assert not measurements(section_of(span_of("copy", 0, [rising[:5]] * 2, 1, PRODUCT)))[0]["steady"]
+    assert not measured_operations(section_of(span_of("copy", 0, [rising[:5]] * 2, 1, PRODUCT)))[0].steady
 
 
 def same(digest: str, **more: Any) -> dict[str, Any]:
