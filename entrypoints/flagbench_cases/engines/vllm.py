@@ -41,8 +41,6 @@ MEMORY_REMEDY = (
     "prompt_length + output_length"
 )
 SHARED_MEMORY = "/dev/shm/"
-CPU_MEMORY = "-*-cpushm_*"
-"""The names, below SHARED_MEMORY, of the memory for the collectives of processors, if ranks are vLLM's workers."""
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in the process of the rank
     "VLLM_NO_USAGE_STATS": "1",  # nothing is sent to vLLM's server
@@ -126,7 +124,6 @@ class VllmEngine:
         if is_split:
             if context.rank == 0 and context.device.kind == "cpu":
                 lock = _lock_shared_memory()
-                _remove_leftovers()
             dist.barrier()
         try:
             self._llm = engine(**_engine_arguments(context, folder))
@@ -161,17 +158,18 @@ class VllmEngine:
         # With asynchronous scheduling, the first call only starts an iteration, and each later one starts the next
         # iteration before it waits for the tokens of the last.
         calls_without_tokens = engine.vllm_config.max_concurrent_batches - 1
-        finished = {}
+        finished = []
         mark_iteration()
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
-                    finished[output.request_id] = output
+                    finished.append(output)
             if calls_without_tokens:
                 calls_without_tokens -= 1
             else:
                 mark_iteration()
-        return [_completion(finished[name]) for name in sorted(finished, key=_number_of_request)]
+        finished.sort(key=lambda output: int(output.request_id))  # the order of the prompts
+        return [_completion(output) for output in finished]
 
     def settings(self) -> dict[str, Any]:
         """The settings that the engine uses, by their names in the section `vllm` of a configuration."""
@@ -280,11 +278,6 @@ def _write_model(model: dict[str, Any], folder: str) -> str:
     return folder
 
 
-def _number_of_request(name: str) -> int:
-    """The place of a request in the order of its batch: vLLM numbers requests, and adds random letters."""
-    return int(name.split("-")[0])
-
-
 def _completion(output: Any) -> Completion:
     """What the engine returned for one prompt, from vLLM's RequestOutput."""
     return Completion(
@@ -304,23 +297,20 @@ def digest(completions: Sequence[Completion]) -> str:
 
 
 def _lock_shared_memory() -> int:
-    """Wait until no other run on this machine starts a split engine, and prevent that until the result is closed.
+    """Wait for other runs that start a split engine on this machine. Others wait until the returned file is closed.
 
-    vLLM gives the shared memory for the collectives of processors the same name in each run.
+    In each run, vLLM gives the shared memory for the collectives of processors the same name, which must not exist.
+    Names that are left of killed runs are removed.
     """
     folder = os.open(SHARED_MEMORY, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
-    return folder
-
-
-def _remove_leftovers() -> None:
-    """Remove the shared memory of workers that were killed while they started. vLLM does not start if it exists."""
-    for path in glob.glob(f"{SHARED_MEMORY}{CPU_MEMORY}"):
+    for path in glob.glob(f"{SHARED_MEMORY}-*-cpushm_*"):
         try:
             os.unlink(path)
         except PermissionError:
             words = f"{path} is left of a killed run of another user"
             raise UsageError(words, "let that user remove it") from None
+    return folder
 
 
 def _unlink_shared_memory() -> None:

@@ -75,7 +75,7 @@ class LLMEngine:
     def add(self, prompt, sampling):
         seed = sum(prompt) if sampling.temperature == 0 else None
         tokens = random.Random(seed).choices(range(1000), k=sampling.max_tokens)
-        self.requests.append(("%d-a1b2c3d4" % self.count, tokens))
+        self.requests.append((str(self.count), tokens))
         self.count += 1
         self.left = sampling.max_tokens + self.AHEAD
 
