@@ -18,7 +18,7 @@ seconds = stopwatch.HostClock.seconds
 stopwatch.HostClock.seconds = lambda self, start, end: 2 * seconds(self, start, end)
 """
 # Small operations, since one that takes too large a share of the time, as on a busy machine, is not measured.
-SMALL = ("m=64", "n=64", "k=64", "copy_bytes=65536", "measure_seconds=3")
+SMALL = ("m=64", "n=64", "k=64", "copy_bytes=65536", "measure_seconds=1")
 QUICK = ("--preset", "tiny", *(word for setting in SMALL for word in ("--set", setting)))
 
 

@@ -15,7 +15,7 @@ from running import ENTRYPOINTS, CaseRun, run_case, wait_until
 pytestmark = pytest.mark.image
 
 # Small operations, since one that takes too large a share of the time, as on a busy machine, is not measured.
-SMALL = ("m=64", "n=64", "k=64", "copy_bytes=65536", "measure_seconds=3")
+SMALL = ("m=64", "n=64", "k=64", "copy_bytes=65536", "measure_seconds=1")
 QUICK = ("--preset", "tiny", "--gpus", "2", *(word for setting in SMALL for word in ("--set", setting)))
 # Results are computed before the laps and after each of them.
 OTHER_BITS_IN_LAP_2 = """
@@ -34,7 +34,7 @@ def test_a_soak_keeps_each_lap(tmp_path):
     assert [lap["lap"] for lap in record["laps"]] == [1, 2, 3]
     for lap in record["laps"]:
         assert lap["other_bits"] == []
-        assert lap["seconds"] > 2
+        assert lap["seconds"] > 0.5
         assert lap["rates"]
         for name, rates in lap["rates"].items():  # not all of them in each lap, on a busy machine
             assert len(rates) == (1 if name.startswith("all_reduce") else 2)
