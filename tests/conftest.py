@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 
@@ -24,6 +25,7 @@ import builds  # noqa: E402
 import leftovers  # noqa: E402
 import nvml_stubs  # noqa: E402
 import warmup  # noqa: E402
+from running import need, need_megatron  # noqa: E402
 
 # A shell starts what runs in its background with these ignored, and so would be every process that a test signals.
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
@@ -64,6 +66,23 @@ def shared_folder(tmp_path_factory):
     return own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
 
 
+@pytest.fixture(scope="session")
+def megatron():
+    """Megatron-Core, or a skipped test."""
+    need_megatron()
+
+
+@pytest.fixture
+def small_disk(tmp_path, request):
+    """A real file system of 64 KiB, or of the size that its parameter gives."""
+    place, size = tmp_path / "small", getattr(request, "param", "size=64k")
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(place)]
+    need(subprocess.run(mount, check=False, capture_output=True).returncode == 0, "privileges to mount a tmpfs")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind():
     """Fail a test that leaves its process changed, so that tests pass in any order and on any number of workers."""
@@ -97,8 +116,10 @@ def pytest_make_parametrize_id(val):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """What was imported and collected stays, and is not to be looked through again and again by the collector."""
+    """What was imported and collected stays, and is not to be looked through again and again by the collector, which
+    otherwise takes a twentieth of all time."""
     gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
     gc.enable()
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from running import ROOT, control_group, need
+from running import ROOT, control_group
 from warmup import warm
 
 collect_ignore = (
@@ -42,21 +42,6 @@ def flagbench(environment):
         return subprocess.run(command, **options)
 
     return run
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """`small_disk(options)`: a file system of that size."""
-    need(os.geteuid() == 0, "root, to mount a small file system")
-    place = tmp_path / "small"
-    place.mkdir()
-
-    def mount(options):
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
-        return place
-
-    yield mount
-    subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.fixture

@@ -33,11 +33,11 @@ def test_unknown_case(tmp_path):
 
 
 def test_a_run_on_the_wrong_hardware_is_not_stored(tmp_path):
-    """No machine has as many devices."""
+    """No machine has that number of devices."""
     store, out = tmp_path / "store", tmp_path / "out"
-    arguments = [*SHORT, "--gpus", "64", "--store", str(store), "--out", str(out)]
+    arguments = [*SHORT, "--gpus", "17", "--store", str(store), "--out", str(out)]
     ended = run_case(tmp_path, *arguments, env={"FLAGBENCH_STACK": "cuda13"})
-    record = ended.failed(13, "preflight", "--gpus 64")
+    record = ended.failed(13, "preflight", "--gpus 17")
     assert record["bundle"] is None
     assert not [path for path in store.rglob("*") if path.is_file()]
     assert [path.stem for path in out.glob("*.json")] == [record["record_id"]]
@@ -124,15 +124,15 @@ def test_time_limit(tmp_path):
     run_case(tmp_path, "--gpus", "2", "--max-minutes", "0.03", *ENDLESS).failed(6, None, "limit")
 
 
+@pytest.mark.parametrize("small_disk", ["size=4k"], indirect=True)  # an empty file fits
 def test_out_full(small_disk, tmp_path):
-    place = small_disk("size=4k")  # an empty file fits
-    ended = run_case(tmp_path, *SHORT, "--out", str(place))
+    ended = run_case(tmp_path, *SHORT, "--out", str(small_disk))
     assert (ended.code, ended.status["state"]) == (14, "ok"), "it was measured"
-    assert all(word in ended.stderr for word in (str(place), "fix:"))
+    assert all(word in ended.stderr for word in (str(small_disk), "fix:"))
 
 
 def test_spool_disk_full(small_disk):
-    run_case(small_disk("size=64k"), *SHORT[:-1], "100000").failed(4, "data", "No space left")
+    run_case(small_disk, *SHORT[:-1], "100000").failed(4, "data", "No space left")
 
 
 def test_a_record_that_cannot_be_printed_is_kept(tmp_path):

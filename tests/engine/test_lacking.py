@@ -49,10 +49,10 @@ def test_a_port_in_use(tmp_path):
             run_case(tmp_path, *RUN, *job).failed(15, "launch", port)
 
 
-@pytest.mark.parametrize("options", ["size=4k", "nr_inodes=4"])
-def test_a_full_disk_at_the_start(small_disk, options):
+@pytest.mark.parametrize("small_disk", ["size=4k", "nr_inodes=4"], indirect=True)
+def test_a_full_disk_at_the_start(small_disk):
     """There is room for the plan and nothing after it, or for as many files."""
-    run_case(small_disk(options), *RUN).failed(4, "launch", "full")
+    run_case(small_disk, *RUN).failed(4, "launch", "full")
 
 
 @pytest.mark.old_torch
@@ -65,11 +65,12 @@ def test_shared_memory_is_full(tmp_path):
     run.wait().failed(5, None, "/dev/shm")
 
 
+@pytest.mark.parametrize("small_disk", ["nr_inodes=3"], indirect=True)
 def test_a_full_disk_of_another_node_is_the_jobs_cause(tmp_path, small_disk):
     """Node 1 has none for its plan, once both have met."""
     job = ["--nodes", "2", "--master", "127.0.0.1:%d" % free_port()]
     first = CaseRun(tmp_path, [*RUN, *job, "--node-rank", "0"])
-    other = CaseRun(small_disk("nr_inodes=3"), [*RUN, *job, "--node-rank", "1"]).wait()
+    other = CaseRun(small_disk, [*RUN, *job, "--node-rank", "1"]).wait()
     first.wait().failed(4, "launch", "full", "node 1")
     assert other.code == 4
 

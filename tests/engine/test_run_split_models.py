@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from running import ENDLESS, CaseRun, need_megatron, run_case
+from running import ENDLESS, CaseRun, run_case
 
 pytestmark = pytest.mark.image
 
@@ -17,12 +17,6 @@ TRAINS, INFERS = "llama2-70b", "aquila-33b"
 TINY = ["--preset", "tiny", "--gpus", "2"]
 STAGES = ["--set", "pp=2"]
 GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "golden")
-
-
-@pytest.fixture(scope="module")
-def megatron():
-    """Megatron-Core, or a skipped test."""
-    need_megatron()
 
 
 def golden(case):

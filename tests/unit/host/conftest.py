@@ -26,7 +26,6 @@ from flagbench.manifests.model import CaseManifest
 from flagbench.records import bundle_documents
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import Store
-from running import need
 
 # A busy machine makes no example fail.
 settings.register_profile("without deadlines", deadline=None)
@@ -196,17 +195,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 64 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    need(subprocess.run(mount, check=False, capture_output=True).returncode == 0, "privileges to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.fixture
 def ca_bundle(tmp_path: Path) -> Path:
     """A bundle of one certificate."""
     path = tmp_path / "ca.crt"
@@ -218,7 +206,7 @@ def ca_bundle(tmp_path: Path) -> Path:
 @pytest.fixture
 def manifests(tmp_path: Path) -> Path:
     """A copy of the manifests in a folder of the same name."""
-    return Path(shutil.copytree(MANIFESTS, tmp_path / "manifests"))
+    return Path(shutil.copytree(MANIFESTS, tmp_path / "manifests", copy_function=shutil.copyfile))
 
 
 CITED = (

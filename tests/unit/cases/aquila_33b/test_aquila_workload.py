@@ -14,7 +14,6 @@ from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
 from flagbench_core.flops import batch_of, llama_forward
-from running import need_megatron
 from unit.cases.aquila_33b.aquila_bench import by_transformers, configured, scored, some_sentences
 from workloads import on_ranks
 
@@ -24,11 +23,6 @@ ODD = 7
 LAYOUTS = {"whole": Layout(), "tp2": Layout(1, 2, 1), "dp2": Layout(2, 1, 1), "dp2 tp2": Layout(2, 2, 1)}
 PADDED = {"vocab_multiple": 100}
 """Pads the vocabulary of 448 to 500 rows; that of the preset is not padded on 1 to 8 ranks."""
-
-
-@pytest.fixture(scope="module")
-def megatron() -> None:
-    need_megatron()
 
 
 @pytest.fixture(scope="module")

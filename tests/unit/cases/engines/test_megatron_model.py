@@ -13,7 +13,6 @@ from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_core.flops import batch_of, llama_forward
-from running import need_megatron
 from unit.cases.engines.megatron_bench import (
     SMALL,
     build,
@@ -28,11 +27,6 @@ from workloads import on_ranks
 pytestmark = [pytest.mark.image, pytest.mark.usefixtures("megatron")]
 TOKENS = torch.randint(0, 99, (2, 40), generator=torch.Generator().manual_seed(5))
 REFERENCE = load_case("aquila-33b")["presets"]["reference"]
-
-
-@pytest.fixture(scope="module")
-def megatron() -> None:
-    need_megatron()
 
 
 @pytest.fixture(scope="module")

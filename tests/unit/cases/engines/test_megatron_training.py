@@ -18,7 +18,6 @@ from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import SpoolReader
 from halves import needs_half
-from running import need_megatron
 from unit.cases.engines.megatron_bench import SMALL, context_of, transformers_model, weights_of
 from workloads import on_ranks
 
@@ -58,11 +57,6 @@ RUNS: dict[str, tuple[Layout, dict[str, Any], dict[str, Any]]] = {
     "dp2 tp2, sequences": (Layout(2, 2, 1), {}, {"sequence_parallel": True}),
 }
 """A layout, its hyper-parameters, and settings of Megatron-Core's configuration."""
-
-
-@pytest.fixture(scope="module")
-def megatron() -> None:
-    need_megatron()
 
 
 def batches_of(step: int, layout: Layout, replica: int) -> list[torch.Tensor]:

@@ -15,18 +15,12 @@ import torch
 from flagbench_cases.cases.llama2_70b import data, indexed, prepare
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.shared.errors import DataError
-from running import need_megatron
 from unit.cases.refusal import refuses
 from workloads import on_ranks
 
 pytestmark = pytest.mark.image
 
 DATA, MODEL = {"source": "shipped", "sequence_length": 64}, {"vocab_size": 448}
-
-
-@pytest.fixture(scope="module")
-def megatron() -> None:
-    need_megatron()
 
 
 def loaded(folder: Path, rank: int, world: int, needed: int, seed: int, **changes: Any) -> tuple[Any, ...]:

@@ -18,7 +18,6 @@ from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
 from flagbench_cases.prepare.prepared_folder import Verification
 from flagbench_cases.shared.errors import DataError, UsageError
 from llama_vocabulary import padded_vocabulary
-from running import need_megatron
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -26,11 +25,6 @@ pytestmark = pytest.mark.image
 MODEL, PIECES = os.path.join(TINY, "tokenizer.model"), 512
 TEXTS = ["Which way is the barn?", "", "Zwei Zeilen\nund ein ü, 牛, \U0001f600"]
 SHIPPED = [Path(data.TINY) / (indexed.STEM + end) for end in indexed.ENDINGS]
-
-
-@pytest.fixture
-def megatron() -> None:
-    need_megatron()
 
 
 def quiet(what: str, done: int, of: int) -> None:

@@ -19,7 +19,6 @@ from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
 from flagbench_core.flops import batch_of, llama
 from halves import needs_half
-from running import need_megatron
 from unit.cases.llama2_70b.llama70_bench import configured, new, trained, workload
 from unit.cases.refusal import refuses
 from workloads import on_ranks
@@ -34,11 +33,6 @@ LAYOUTS = {
     "tp2 pp2": Layout(1, 2, 2),
 }
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def megatron() -> None:
-    need_megatron()
 
 
 @pytest.fixture(scope="module")

@@ -259,17 +259,17 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert content["identity"] == flat
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, tiny_disk: Path) -> None:
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, small_disk: Path) -> None:
     """Rank 1 has no room; both end, and nothing else is left. Rank 0 may find the disk full too."""
 
     def body(folder: Path, rank: int, world: int) -> Any:
         work = Halves(rank, 10.0)
-        _, save = prepared(tiny_disk, rank, work)
+        _, save = prepared(small_disk, rank, work)
         save(3)
         if rank == 1:
             work.part = torch.ones(2**17)
         error = caught(lambda: save(6))
-        return error, os.listdir(tiny_disk / "out")
+        return error, os.listdir(small_disk / "out")
 
     (first, left), (second, _) = on_ranks(2, tmp_path / "ranks", body)
     assert first[:2] in (("PeerError", 4), ("CaseError", 14))
@@ -277,7 +277,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, tiny_disk: Pat
     assert "step 6" in second[2]
     assert os.strerror(errno.ENOSPC) in second[2]
     assert left == [STEP]
-    assert whole(tiny_disk / "out" / STEP)["step"] == 3
+    assert whole(small_disk / "out" / STEP)["step"] == 3
 
 
 def test_a_rank_killed_while_it_writes(tmp_path: Path) -> None:

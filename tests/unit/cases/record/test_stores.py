@@ -73,15 +73,15 @@ def test_a_record_and_a_bundle_in_a_folder(tmp_path: Path, bundle: Bundle) -> No
         place.put_record(RECORD, LINE)
 
 
-def test_a_bundle_from_another_file_system(tmp_path: Path, bundle: Bundle, tiny_disk: Path) -> None:
-    place = FolderStore(str(tiny_disk))
+def test_a_bundle_from_another_file_system(tmp_path: Path, bundle: Bundle, small_disk: Path) -> None:
+    place = FolderStore(str(small_disk))
     path = place.put_bundle("20240506-1", bundle)
     assert Path(path).read_bytes() == b"evidence"
     large = tmp_path / "large"
     large.write_bytes(os.urandom(200_000))
     with refuses(CaseError, "bundle", code=ExitCode.NOT_STORED):
         place.put_bundle("20240506-2", bundle._replace(path=str(large), sha256="0" * 64))
-    assert len(files(tiny_disk)) == 1, "nothing is left of it"
+    assert len(files(small_disk)) == 1, "nothing is left of it"
 
 
 @pytest.mark.parametrize("out", [False, True])
@@ -105,12 +105,12 @@ def test_what_waits_is_where_the_host_looks(
     assert files(folder) == ({"20240506-1.json"} if out else set()), "a record stays where --out asks for it"
 
 
-def test_what_cannot_wait_does_not_say_that_it_does(bundle: Bundle, tiny_disk: Path) -> None:
-    unsent = Unsent("20240506-1", "s3://bucket/x", str(tiny_disk))
-    large = tiny_disk.parent / "large"
+def test_what_cannot_wait_does_not_say_that_it_does(bundle: Bundle, small_disk: Path) -> None:
+    unsent = Unsent("20240506-1", "s3://bucket/x", str(small_disk))
+    large = small_disk.parent / "large"
     large.write_bytes(bytes(200_000))
     with refuses(CaseError, code=ExitCode.NOT_STORED):
         unsent.keep_record("x" * 200_000)
     with refuses(CaseError, code=ExitCode.NOT_STORED):
         unsent.keep_bundle(bundle._replace(path=str(large)))
-    assert files(tiny_disk) == set()
+    assert files(small_disk) == set()

@@ -86,11 +86,11 @@ def test_in_an_image_the_remedy_is_the_user_of_docker_run(tmp_path: Path, monkey
     assert "docker run --user" in in_image.value.remedy
 
 
-def test_a_full_disk_leaves_nothing_behind(tiny_disk: Path) -> None:
-    with refuses(CaseError, tiny_disk, os.strerror(errno.ENOSPC), code=ExitCode.NOT_STORED):
-        output.write_file(str(tiny_disk), "r.json", "x" * 100_000)
-    assert os.listdir(tiny_disk) == []
-    output.write_file(str(tiny_disk), "r.json", "short")  # and its room is free again
+def test_a_full_disk_leaves_nothing_behind(small_disk: Path) -> None:
+    with refuses(CaseError, small_disk, os.strerror(errno.ENOSPC), code=ExitCode.NOT_STORED):
+        output.write_file(str(small_disk), "r.json", "x" * 100_000)
+    assert os.listdir(small_disk) == []
+    output.write_file(str(small_disk), "r.json", "short")  # and its room is free again
 
 
 def test_a_line_longer_than_a_pipe_is_written_whole(tmp_path: Path) -> None:

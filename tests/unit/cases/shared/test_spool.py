@@ -170,13 +170,13 @@ def test_a_killed_rank_leaves_every_step_it_finished(tmp_path: Path) -> None:
     assert [f["name"] for f in reader.facts()] == ["train"]
 
 
-def test_a_full_disk_is_an_error_at_reserve(tiny_disk: Path) -> None:
-    made = RankSpool(str(tiny_disk), 0)
+def test_a_full_disk_is_an_error_at_reserve(small_disk: Path) -> None:
+    made = RankSpool(str(small_disk), 0)
     made.phase("data")
     with refuses(OSError) as caught:
         made.reserve(10_000)
     assert caught.value.errno == errno.ENOSPC
-    assert SpoolReader(str(tiny_disk), 0).progress().phase == "data"
+    assert SpoolReader(str(small_disk), 0).progress().phase == "data"
 
 
 def test_the_files_of_another_nodes_rank_are_received_whole(tmp_path: Path) -> None:
