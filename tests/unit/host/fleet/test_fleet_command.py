@@ -53,6 +53,9 @@ def test_a_sound_fleet_exits_with_0(store: Store, flagbench: Flagbench) -> None:
     assert len(document["nodes"]) == NODES
     assert {number["nodes"] for number in document["compared"]} == {NODES}
     assert {number["kind"] for number in document["compared"]} == {"product", "memory", "host-link"}
+    wide = flagbench("fleet --wide").out
+    assert wide.startswith(f"{NODES} nodes: nothing to do")
+    assert "-0.0" not in wide  # of the node in the middle
 
 
 def _spreads(document: dict[str, Any], host: str) -> float:
@@ -160,25 +163,19 @@ def _first_words(text: str) -> set[str]:
     return set(words)
 
 
-def test_a_damaged_record_is_noted_and_hides_nothing(store: Store, flagbench: Flagbench) -> None:
+def test_what_is_no_record_of_a_node_hides_nothing(store: Store, flagbench: Flagbench) -> None:
+    """A damaged record and one without the name of its node are noted, and one of several nodes is not."""
     put_fleet(store)
     folder = next(Path(store.url.removeprefix("file://")).rglob("*.json")).parent
     (folder / "20261101T000000Z-broken.json").write_text("{}")
-
-    document = judged(flagbench, code=ExitCode.OK)
-
-    assert (len(document["nodes"]), len(document["notes"])) == (NODES, 1)
-
-
-def test_a_run_on_several_nodes_is_no_record_of_one(store: Store, flagbench: Flagbench) -> None:
-    put_fleet(store)
-    raw = json.loads(fleet_record("login", 20, SPREAD, gpus=1))
+    store.put(fleet_record("", 20, SPREAD, gpus=1))
+    raw = json.loads(fleet_record("login", 21, SPREAD, gpus=1))
     raw["system"]["nodes"] = raw["config"]["nodes"] = 2
     store.put(json.dumps(raw).encode())
 
     document = judged(flagbench, code=ExitCode.OK)
 
-    assert len(document["nodes"]) == NODES
+    assert (len(document["nodes"]), len(document["notes"])) == (NODES, 2)
 
 
 def test_a_run_of_another_case_on_one_device_is_no_reason_to_look(store: Store, flagbench: Flagbench) -> None:
@@ -203,10 +200,11 @@ def test_a_report_has_a_page_of_the_nodes(store: Store, flagbench: Flagbench, tm
 
 
 def test_a_report_of_few_nodes_has_no_such_page(store: Store, flagbench: Flagbench, tmp_path: Path) -> None:
-    put_fleet(store, nodes=2)
+    put_fleet(store, nodes=1)
 
     assert flagbench(f"report --out {tmp_path}").code == ExitCode.OK
     assert not (tmp_path / "nodes.html").exists()
+    assert flagbench("fleet").out.startswith("1 node: nothing to do")
 
 
 def test_a_record_that_cannot_be_judged_is_a_reason_to_look(store: Store, flagbench: Flagbench) -> None:
@@ -247,23 +245,6 @@ def test_a_store_with_only_older_records_names_the_newest(store: Store, flagbenc
     assert record.summary.created_at in ended.err
 
 
-def test_the_middle_node_is_not_minus_zero_below_the_others(store: Store, flagbench: Flagbench) -> None:
-    put_fleet(store)
-
-    wide = flagbench("fleet --wide").out
-
-    assert wide.startswith(f"{NODES} nodes: nothing to do")
-    assert "-0.0" not in wide
-
-
-def test_one_node_is_not_compared(store: Store, flagbench: Flagbench) -> None:
-    put_fleet(store, nodes=1)
-
-    ended = flagbench("fleet")
-
-    assert ended.out.startswith("1 node: nothing to do")
-
-
 @pytest.mark.parametrize("options", ["--json --print kubectl", "--junit=nodes --openmetrics=./nodes"])
 def test_options_that_contradict_each_other(store: Store, flagbench: Flagbench, options: str) -> None:
     assert flagbench(f"fleet {options}").code == ExitCode.USAGE
@@ -279,12 +260,3 @@ def test_a_newest_record_that_cannot_be_judged_is_missing_with_a_note(store: Sto
 
     assert (names_of(document, "missing"), len(document["notes"])) == (["newer"], 1)
     assert "cannot be judged" in document["nodes"][0]["reason"]
-
-
-def test_a_record_without_a_name_of_its_node_is_noted(store: Store, flagbench: Flagbench) -> None:
-    put_fleet(store)
-    store.put(fleet_record("", 20, SPREAD, gpus=1))
-
-    document = judged(flagbench, code=ExitCode.OK)
-
-    assert (len(document["nodes"]), len(document["notes"])) == (NODES, 1)

@@ -169,12 +169,12 @@ def test_jobs_of_a_namespace_share_one_service() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("version", ["1.35", "1.36", "1.37"])
-def test_jobs_are_valid(version: str) -> None:
+def test_jobs_are_valid() -> None:
     """By Kubernetes' own schemas, strictly: a field that they do not know is an error."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    for of, options in JOBS.values():
-        for document in job_of(of, **options):
+    documents = [document for of, options in JOBS.values() for document in job_of(of, **options)]
+    for version in ("1.35", "1.36", "1.37"):
+        for document in documents:
             kubernetes_validate.validate(document, version, strict=True)
 
 
