@@ -23,7 +23,7 @@ from flagbench.fleet.result import (
 from flagbench.manifests.limits import FleetLimits
 
 
-@dataclass(frozen=True)
+@dataclass
 class FleetRuns:
     """The runs of a fleet that are judged, and the earlier ones that they are compared with."""
 
@@ -35,7 +35,7 @@ class FleetRuns:
     """What the records of each node say about it, by the name of the node."""
     expected: Sequence[str] = ()
     """The names of the nodes that should have answered."""
-    last_run_at: Mapping[str, str] = field(default_factory=dict)
+    last_run_at: dict[str, str] = field(default_factory=dict)
     """The time of the newest record of each node in the store, older ones included."""
     store: str = ""
     """The address of the store that the records are from."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import groupby
 
@@ -28,20 +27,6 @@ _DAY = len("2026-01-31")
 """The characters of a time that are its day: more is not known of a damaged record."""
 
 
-@dataclass
-class _Listing:
-    """What the listing of a store says, and which records are to be read."""
-
-    since: str = ""
-    """The time from which records are judged."""
-    chosen: list[StoredRecord] = field(default_factory=list)
-    """Of each node, case and settings the newest since that time, and the newest before it."""
-    last_run_at: dict[str, str] = field(default_factory=dict)
-    """The time of the newest record of each node, by the name in the record."""
-    notes: list[str] = field(default_factory=list)
-    """Why records cannot be read."""
-
-
 def read_fleet(
     store: Store, catalog: Catalog, *, case: str | None = None, since: str | None = None, hosts: Sequence[str] = ()
 ) -> FleetRuns:
@@ -60,72 +45,71 @@ def read_fleet(
         raise FlagbenchError(
             f"there is no folder {store.url}", remedy="name another store with --store", code=ExitCode.DATA
         )
-    listing = _choose_records(store.list_records(case), catalog, since)
+    fleet = FleetRuns(store=store.url, since=since or "")
+    chosen = _choose_records(store.list_records(case), catalog, fleet)
     if not hosts:
-        _require_records(listing, store.url, case)
-    names = match_hosts(hosts, listing.last_run_at)
-    last_run_at = {names.get(host, host): time for host, time in listing.last_run_at.items()}
-    fleet = FleetRuns(
-        expected=hosts or _hosts_seen_lately(last_run_at, listing.since),
-        last_run_at=last_run_at,
-        store=store.url,
-        since=listing.since,
-        notes=listing.notes,
-    )
-    _add_runs(fleet, store.read_all(sorted(listing.chosen, key=_host_in_record)), catalog, names)
+        _require_records(fleet, case)
+    names = match_hosts(hosts, fleet.last_run_at)
+    fleet.last_run_at = {names.get(host, host): time for host, time in fleet.last_run_at.items()}
+    fleet.expected = hosts or _hosts_seen_lately(fleet.last_run_at, fleet.since)
+    _add_runs(fleet, store.read_all(sorted(chosen, key=_host_in_record)), catalog, names)
     return fleet
 
 
-def _require_records(listing: _Listing, url: str, case: str | None) -> None:
+def _require_records(fleet: FleetRuns, case: str | None) -> None:
     """Raise FlagbenchError (DATA) if a store has no records that are judged."""
-    if not listing.last_run_at:
+    if not fleet.last_run_at:
         of_case = ""
         if case is not None:
             of_case = f" of {case}"
         raise FlagbenchError(
-            f"there are no records{of_case} to compare in {url}",
+            f"there are no records{of_case} to compare in {fleet.store}",
             remedy="run `flagbench accept --store URL` or a job with --store on each node, or name another store",
             code=ExitCode.DATA,
         )
-    newest = max(listing.last_run_at.values())
-    if newest < listing.since:
+    newest = max(fleet.last_run_at.values())
+    if newest < fleet.since:
         raise FlagbenchError(
-            f"no record in {url} is of {listing.since} or later; the newest is of {newest}",
+            f"no record in {fleet.store} is of {fleet.since} or later; the newest is of {newest}",
             remedy="give an earlier --since, or leave it out",
             code=ExitCode.DATA,
         )
 
 
-def _choose_records(entries: Iterable[StoredRecord], catalog: Catalog, since: str | None) -> _Listing:
-    """Choose the records of single nodes to read by their summaries; `entries` has the newest first."""
-    listing = _Listing(since=since or "")
+def _choose_records(entries: Iterable[StoredRecord], catalog: Catalog, fleet: FleetRuns) -> list[StoredRecord]:
+    """Choose the records of single nodes to read, by their summaries; `entries` has the newest first.
+
+    Of each node, case and settings: the newest of those that are judged, and the newest before them. The fleet gets
+    what the listing alone says: the last run of each node, the records that cannot be judged, and a missing `since`.
+    """
+    chosen: list[StoredRecord] = []
     latest = latest_credible_time()
     judged: set[tuple[str | None, ...]] = set()
     earlier: set[tuple[str | None, ...]] = set()
     for entry in entries:
         problem = _find_problem(entry, catalog, latest)
-        if problem is not None and entry.created_at[:_DAY] >= listing.since[:_DAY]:
-            listing.notes.append(f"{entry.location}: {problem}")
+        if problem is not None and entry.created_at[:_DAY] >= fleet.since[:_DAY]:
+            fleet.notes.append(f"{entry.location}: {problem}")
         summary = entry.summary
         if summary is None or not summary.host or summary.created_at > latest:
             continue
         if summary.nodes != 1:  # it only names the first of them
             continue
-        listing.since = listing.since or first_judged(summary.created_at)
-        listing.last_run_at.setdefault(summary.host, summary.created_at)
+        fleet.since = fleet.since or first_judged(summary.created_at)
+        fleet.last_run_at.setdefault(summary.host, summary.created_at)
         if problem is not None:
             continue
         settings = (summary.host, entry.case, entry.stack, summary.history_digest)
-        if summary.created_at >= listing.since:
+        if summary.created_at >= fleet.since:
             is_chosen = settings not in judged
             judged.add(settings)
         else:
             is_chosen = settings in judged and settings not in earlier
             earlier.add(settings)
         if is_chosen:
-            listing.chosen.append(entry)
-    listing.since = listing.since or first_judged(utc_now())  # no node has a record
-    return listing
+            chosen.append(entry)
+    fleet.since = fleet.since or first_judged(utc_now())  # no node has a record
+    return chosen
 
 
 def _find_problem(entry: StoredRecord, catalog: Catalog, latest: str) -> str | None:
