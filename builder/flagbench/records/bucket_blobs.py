@@ -59,8 +59,7 @@ class BucketBlobs:
             if error.missing:
                 raise damaged(self.location(key), "does not exist") from error
             if error.damaged:
-                _, _, problem = error.message.partition(" ")  # the message begins with the object's URL
-                raise damaged(self.location(key), problem) from error
+                raise damaged(self.location(key), error.damage) from error
             raise Unread(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
 
     def put_file(self, key: str, path: Path, sha256: str) -> bool:

@@ -158,7 +158,8 @@ class Bucket:
                 raise
         else:
             if answer["Metadata"].get("sha256") != hashlib.sha256(content).hexdigest():
-                raise S3Error(f"{failure}: the server did not keep its sha256", remedy, damaged=True)
+                damage = "has lost its sha256"
+                raise S3Error(f"{failure}: the server did not keep its sha256", remedy, damage=damage)
         self._keeps_checked = True
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
@@ -235,15 +236,15 @@ class Bucket:
     def get(self, key: str, limit: int) -> bytes:
         """The content of an object, which must match its sha256 and have at most `limit` bytes."""
         stored = self.read(key, limit)
-        problem = None
+        damage = ""
         if len(stored.content) > limit:
-            problem = f"is larger than {limit} bytes"
+            damage = f"is larger than {limit} bytes"
         elif stored.sha256 is None:
-            problem = "has no sha256 in its metadata"
+            damage = "has no sha256 in its metadata"
         elif stored.sha256 != hashlib.sha256(stored.content).hexdigest():
-            problem = "does not match its checksum: it changed after it was stored"
-        if problem:
-            raise S3Error(f"{self.location(key)} {problem}", "remove it, then store it again", damaged=True)
+            damage = "does not match its checksum: it changed after it was stored"
+        if damage:
+            raise S3Error(f"{self.location(key)} {damage}", "remove it, then store it again", damage=damage)
         return stored.content
 
     def head(self, key: str) -> Head | None:

@@ -19,7 +19,7 @@ class S3Error(Exception):
         code: str = "",
         status: int | None = None,
         usage: bool = False,
-        damaged: bool = False,
+        damage: str = "",
         network: bool = False,
     ) -> None:
         super().__init__(message)
@@ -31,10 +31,15 @@ class S3Error(Exception):
         """The HTTP status of the answer; None if the server did not answer."""
         self.usage = usage
         """Whether the address, the settings or a missing library are at fault, and not the server or the network."""
-        self.damaged = damaged
-        """Whether an object has other bytes than it was put with."""
+        self.damage = damage
+        """How an object differs from what was put, as a clause after its address; empty for other errors."""
         self.network = network
         """Whether the network or the server failed, so that the same request may succeed later."""
+
+    @property
+    def damaged(self) -> bool:
+        """Whether an object has other bytes than it was put with."""
+        return bool(self.damage)
 
     @property
     def missing(self) -> bool:

@@ -99,10 +99,11 @@ def get_file(
         _download(bucket, key, part, show)
         part_sha256 = sha256_of(part)
         if part_sha256 != sha256:
+            damage = f"has the sha256 {part_sha256}, not {sha256}: it was changed or damaged"
             raise S3Error(
-                f"{bucket.location(key)} has the sha256 {part_sha256}, not {sha256}: it was changed or damaged",
+                f"{bucket.location(key)} {damage}",
                 "put it there again",
-                damaged=True,
+                damage=damage,
             )
         part.replace(path)
     finally:
@@ -134,10 +135,11 @@ def _exists(bucket: Bucket, key: str, size: int, sha256: str) -> bool:
     if head is None:
         return False
     if (head.size, head.sha256) != (size, sha256):
+        damage = "exists with other bytes, or without their sha256 in its metadata"
         raise S3Error(
-            f"{bucket.location(key)} exists with other bytes, or without their sha256 in its metadata",
+            f"{bucket.location(key)} {damage}",
             "remove it, then upload it again",
-            damaged=True,
+            damage=damage,
         )
     return True
 
