@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from running import need
-from unit.core.test_generation import latencies, metrics, section_of
+from unit.core.test_generation import evidence_of, latencies, metrics
 
 pytestmark = [pytest.mark.image, pytest.mark.serving, pytest.mark.slow]
 VLLM = Path(sys.prefix) / "serving"
@@ -56,7 +56,7 @@ def test_latencies_and_rates_are_those_of_vllm_bench(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(VLLM), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-c", BENCHMARK]
     subprocess.run(command, input=json.dumps(seconds), text=True, env=environment, cwd=tmp_path, check=True)
-    found = metrics(section_of(seconds))
+    found = metrics(evidence_of(seconds))
     published = json.loads((tmp_path / "latency.json").read_text(encoding="utf-8"))
     assert published["latencies"] == seconds
     assert found["latency_mean"]["value"] == pytest.approx(published["avg_latency"], rel=1e-15)

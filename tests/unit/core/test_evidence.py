@@ -17,12 +17,12 @@ from flagbench_core.evidence.document import read_evidence
 from unit.cases.record.runs import (
     WARMUP,
     evidence,
+    evidence_of,
     fact_of,
     metrics_of,
     record_of,
     request,
     resolved,
-    section_of,
     step,
 )
 
@@ -64,13 +64,13 @@ def test_times_are_rounded_to_microseconds() -> None:
 
 
 def test_a_section_is_read_as_it_was_written() -> None:
-    evidence = section_of({0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}, 5, [400.0, 401.0], block=4)
+    evidence = evidence_of({0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}, 5, [400.0, 401.0], block=4)
     assert read_evidence(evidence.to_json()) == evidence
 
 
 def test_blocks_have_the_sums_of_their_steps() -> None:
     ranks = {0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}
-    single, blocks = (section_of(ranks, 5, [400.0, 401.0], block) for block in (1, 4))
+    single, blocks = (evidence_of(ranks, 5, [400.0, 401.0], block) for block in (1, 4))
     assert [len(span.columns["host"][0]) for span in blocks.spans] == [2, 5]
     for name in COLUMNS:
         assert blocks.step_range().total(name) == single.step_range().total(name)
@@ -118,7 +118,7 @@ def test_medians_of_a_rank_follow_from_its_steps() -> None:
     ],
 )
 def test_evidence_that_contradicts_itself(damage: Callable[[dict[str, Any]], object]) -> None:
-    found = section_of({0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}, 5, [400.0, 401.0]).to_json()
+    found = evidence_of({0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}, 5, [400.0, 401.0]).to_json()
     read_evidence(found)
     damage(found)
     with pytest.raises(EvidenceError):

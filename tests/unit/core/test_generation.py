@@ -31,7 +31,7 @@ def config(model: dict[str, Any] = MODEL, tp: int = 1, **data: Any) -> dict[str,
     }
 
 
-def section_of(seconds: list[float], iterations: list[list[int]] | None = None, block: int = 1) -> RecordEvidence:
+def evidence_of(seconds: list[float], iterations: list[list[int]] | None = None, block: int = 1) -> RecordEvidence:
     """A warm-up of one step, then batches of so long, with the microseconds of the engine's iterations."""
     steps = [step(device=time)._replace(host=time, samples=BATCH, tokens=BATCH * OUTPUT) for time in [9.0, *seconds]]
     borders = (Border("infer", "warmup", 0, 1), Border("infer", "window", 1, len(steps)))
@@ -55,7 +55,7 @@ def test_latencies_are_those_of_numpy(count: int) -> None:
     """`vllm bench latency` writes numpy's mean and its percentiles, with their default rule."""
     numpy = pytest.importorskip("numpy")
     seconds = latencies(count)
-    found = metrics(section_of(seconds))
+    found = metrics(evidence_of(seconds))
     assert found["latency_p50"]["value"] == numpy.percentile(seconds, 50)
     assert found["latency_p99"]["value"] == numpy.percentile(seconds, 99)
     assert found["latency_mean"]["value"] == pytest.approx(numpy.mean(seconds), rel=1e-15)
@@ -66,7 +66,7 @@ def test_latencies_are_those_of_numpy(count: int) -> None:
 def test_rates_are_those_of_vllm() -> None:
     """`vllm bench throughput` divides requests and tokens by the elapsed time; its tokens_per_second is the total."""
     seconds = latencies(30)
-    found = metrics(section_of(seconds))
+    found = metrics(evidence_of(seconds))
     elapsed = sum(seconds)
     assert found["requests_per_second"]["value"] == pytest.approx(30 * BATCH / elapsed, rel=1e-12)
     assert found["total_tokens_per_second"]["value"] == pytest.approx(30 * BATCH * 160 / elapsed, rel=1e-12)
@@ -87,7 +87,7 @@ def iterations_of(seconds: list[float], first: int = 30_000) -> list[list[int]]:
 def test_iterations_give_the_first_and_further_tokens_and_the_interval_of_rates() -> None:
     seconds = [0.577] * 30
     iterations = iterations_of(seconds)
-    evidence = section_of(seconds, iterations)
+    evidence = evidence_of(seconds, iterations)
     found = metrics(evidence)
     assert found["ttft"]["value"] == 0.03
     assert found["tpot"]["value"] == pytest.approx((0.577 - 0.03) / 127, rel=1e-3)
@@ -95,21 +95,21 @@ def test_iterations_give_the_first_and_further_tokens_and_the_interval_of_rates(
     low, high = found["output_tokens_per_second"]["ci95"]
     assert low < found["output_tokens_per_second"]["value"] < high
     assert found["latency_mean"]["ci95"] == pytest.approx([BATCH * OUTPUT / high, BATCH * OUTPUT / low])
-    assert "ci95" not in metrics(section_of(seconds))["output_tokens_per_second"]  # 30 steps alone are too few
+    assert "ci95" not in metrics(evidence_of(seconds))["output_tokens_per_second"]  # 30 steps alone are too few
     assert metrics(read_evidence(json.loads(json.dumps(evidence.to_json())))) == found
 
 
 def test_a_stall_beside_which_other_batches_take_almost_no_time_leaves_no_interval() -> None:
     seconds = [2000.0, *[0.577] * 29]
     iterations = [[round(time * 1e6 / OUTPUT)] * OUTPUT for time in seconds]
-    found = metrics(section_of(seconds, iterations))
+    found = metrics(evidence_of(seconds, iterations))
     assert found["latency_mean"]["value"] == pytest.approx(sum(seconds) / 30)
     assert "ci95" not in found["latency_mean"]
 
 
 def test_decode_bandwidth_is_what_a_device_reads() -> None:
     """Of Llama 3.1 8B: 7,504,658,432 weights without the embeddings, and 131,072 bytes of cache for each position."""
-    evidence = section_of([0.577] * 30, iterations_of([0.577] * 30))
+    evidence = evidence_of([0.577] * 30, iterations_of([0.577] * 30))
     found = metrics(evidence)
     read = 2 * 7_504_658_432 + 131_072 * 8 * (32 + 64)
     assert found["decode_bandwidth"]["value"] == pytest.approx(read / found["tpot"]["value"] / 1e9, rel=1e-12)
@@ -120,7 +120,7 @@ def test_decode_bandwidth_is_what_a_device_reads() -> None:
 
 
 def test_decode_bandwidth_is_compared_with_the_memory_of_the_same_run() -> None:
-    evidence = section_of([0.577] * 30, iterations_of([0.577] * 30))
+    evidence = evidence_of([0.577] * 30, iterations_of([0.577] * 30))
     copies = build_span(
         Border("memory_bandwidth", "window", 0, 20, {"operation": "copy", "bytes": 2**30}),
         {0: [step(device=0.001)._replace(samples=1.0)] * 20},
@@ -134,13 +134,13 @@ def test_decode_bandwidth_is_compared_with_the_memory_of_the_same_run() -> None:
 
 def test_an_engine_that_reads_prompts_in_parts_has_no_time_to_the_first_token() -> None:
     iterations = [[15_000, 15_000, *row[1:]] for row in iterations_of([0.577] * 30)]
-    found = metrics(section_of([0.577] * 30, iterations))
+    found = metrics(evidence_of([0.577] * 30, iterations))
     assert found.keys().isdisjoint({"ttft", "tpot", "decode_bandwidth"})
     assert "latency_p99" in found
 
 
 def test_sums_of_several_batches_have_a_mean_and_no_percentiles() -> None:
-    found = metrics(section_of([0.5, 0.6, 0.7, 0.8], block=2))
+    found = metrics(evidence_of([0.5, 0.6, 0.7, 0.8], block=2))
     assert found["latency_mean"]["value"] == pytest.approx(0.65)
     assert "latency_p50" not in found
 

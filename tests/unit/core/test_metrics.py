@@ -12,7 +12,7 @@ from flagbench_cases.record.measured import count_complete_steps
 from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence import derive, metrics
 from flagbench_core.evidence.document import read_evidence
-from unit.cases.record.runs import NAN, facts_of, metrics_of, section_of, step
+from unit.cases.record.runs import NAN, evidence_of, facts_of, metrics_of, step
 
 BASE = step(1.0, 1.0)._replace(
     **{"data_wait": 0.25, "to_device": 0.25, "host": 0.5, "after": 0.125, "samples": 4.0, "published_samples": 4.0},
@@ -28,12 +28,12 @@ def throughput(
     ranks: dict[int, list[Step]], first: int = 0, *trained: float, unit: str = "samples", **more: Any
 ) -> dict[str, Any]:
     """`trained`: seconds of training by each rank's clock, of a whole run."""
-    return metrics_of(section_of(ranks, first, trained, **more), replicas=len(ranks), unit=unit)
+    return metrics_of(evidence_of(ranks, first, trained, **more), replicas=len(ranks), unit=unit)
 
 
 def of_steps(**facts: Any) -> dict[str, Any]:
     """The metrics of a run of three steps of which this is known."""
-    return metrics_of(section_of({0: steps(1.0, 1.0, 1.0)}), **facts)
+    return metrics_of(evidence_of({0: steps(1.0, 1.0, 1.0)}), **facts)
 
 
 def test_a_jobs_time_is_the_longest_of_its_ranks_own() -> None:
@@ -59,7 +59,7 @@ def micro_batches(noise: float, trend: float = 0.0) -> list[list[int]]:
 def test_five_long_steps_are_decided_by_their_micro_batches(noise: float, trend: float, decided: bool) -> None:
     """The rate is that of the steps; without micro-batches, five of them are too few."""
     of_steps = micro_batches(noise, trend)
-    evidence = section_of({0: steps(*(sum(each) / 1e6 for each in of_steps))})
+    evidence = evidence_of({0: steps(*(sum(each) / 1e6 for each in of_steps))})
     (window,) = evidence.spans
     finer = evidence._replace(spans=[window._replace(micro_batches=of_steps)])
     assert read_evidence(json.loads(json.dumps(finer.to_json()))).spans[0].micro_batches == of_steps
@@ -155,13 +155,13 @@ def test_a_step_is_complete_when_every_rank_and_device_is(
 
 
 def test_a_run_that_ended_in_its_warm_up_has_no_window() -> None:
-    found = derive(section_of({0: steps(1.0, 2.0)}, 2), facts_of(complete=False))
+    found = derive(evidence_of({0: steps(1.0, 2.0)}, 2), facts_of(complete=False))
     assert (found.window, found.flops, found.metrics) == (None, None, [])
     assert (found.work["steps"], found.timing["step"], found.ranks[0]["step_median"]) == (2, 3.0, 1.5)
 
 
 def test_a_window_is_its_slowest_rank_and_the_work_of_all() -> None:
-    found = derive(section_of({0: steps(1.0, 1.0, 2.0), 1: steps(9.0, 2.0, 1.5)}, 1), facts_of())
+    found = derive(evidence_of({0: steps(1.0, 1.0, 2.0), 1: steps(9.0, 2.0, 1.5)}, 1), facts_of())
     assert found.window == {
         "first_step": 1,
         "rank": 1,
@@ -186,7 +186,7 @@ def test_mfu_of_the_published_a100_row() -> None:
     ranks = {
         rank: steps(*[seconds] * 3, samples=32.0, flops_executed=work, flops_useful=work / 4) for rank in range(8)
     }
-    found = metrics_of(section_of(ranks, ceilings=[200e12] * 7 + [190e12]), peak=156e12)
+    found = metrics_of(evidence_of(ranks, ceilings=[200e12] * 7 + [190e12]), peak=156e12)
     assert found["p_core"]["value"] == pytest.approx(1942.6, rel=1e-5)
     assert found["mfu"]["value"] == pytest.approx(0.2256, abs=5e-5)
     assert found["hfu"]["value"] == found["mfu"]["value"]
@@ -196,7 +196,7 @@ def test_mfu_of_the_published_a100_row() -> None:
 
 
 def test_a_case_that_counts_no_flops_has_no_utilisation() -> None:
-    evidence = section_of({0: steps(*[0.5] * 3, samples=32.0)}, ceilings=[190e12])
+    evidence = evidence_of({0: steps(*[0.5] * 3, samples=32.0)}, ceilings=[190e12])
     found = derive(evidence, facts_of(peak=156e12, counted=False))
     assert found.flops is None
     assert not [entry["name"] for entry in found.metrics if entry["name"].startswith(("mfu", "hfu"))]
@@ -263,7 +263,7 @@ def test_a_case_of_tokens_is_measured_in_tokens() -> None:
 
 
 def test_what_is_recomputed_counts_in_hfu_alone() -> None:
-    found = metrics_of(section_of({0: steps(1.0, flops_recomputed=4.0)}, ceilings=[32.0]), peak=16.0)
+    found = metrics_of(evidence_of({0: steps(1.0, flops_recomputed=4.0)}, ceilings=[32.0]), peak=16.0)
     assert (found["mfu"]["value"], found["hfu"]["value"]) == (0.5, 0.75)
     assert (found["mfu_measured"]["value"], found["hfu_measured"]["value"]) == (0.25, 0.375)
 
@@ -277,7 +277,7 @@ def test_the_publishers_own_utilisation() -> None:
     }
 
     def published(used: dict[str, Any] | None, precision: str = "bf16", **changes: Any) -> dict[str, Any]:
-        evidence = section_of(ranks)
+        evidence = evidence_of(ranks)
         found = metrics_of(evidence, replicas=2, unit="tokens", published=used, precision=precision, **changes)
         return found.get("mfu_published_formula", {})
 

@@ -93,7 +93,7 @@ def span_of(name: str, first: int, times: list[list[int]], operations: int, meas
     return Span(name, WINDOW, first, steps, columns, flops, [], measured=measured)
 
 
-def section_of(*spans: Span) -> RecordEvidence:
+def evidence_of(*spans: Span) -> RecordEvidence:
     evidence = RecordEvidence(2, 1, list(spans), {}, {}, {}, [], [])
     return read_evidence(evidence.to_json())  # as it is read from a record
 
@@ -108,7 +108,7 @@ def test_metrics_follow_from_recorded_times() -> None:
     reduce = {"operation": "all_reduce"}
     small = span_of("all_reduce_1000", 20, [[100] * 20, [110] * 20], 2, {**reduce, "bytes": 1000})
     large = span_of("all_reduce", 40, [[100] * 20, [110] * 20], 2, {**reduce, "bytes": 9000})
-    found = derive(section_of(product, small, large), FACTS)
+    found = derive(evidence_of(product, small, large), FACTS)
     named = {entry["name"]: entry for entry in found.metrics}
     flops = 2 * 8192 * 4096 * 2048 * 3
     assert named["matmul_bf16"]["value"] == pytest.approx(flops / 1250e-6 / 1e12)  # the lower middle of two devices
@@ -138,7 +138,7 @@ def test_metrics_follow_from_recorded_times() -> None:
 def test_mamf_is_a_mean_of_single_products_and_no_median() -> None:
     times = [100] * 99 + [1100]  # 110 in the mean
     span = span_of("mamf_bf16", 0, [times, times], 1, {**PRODUCT, "cleared_bytes": 2**28})
-    named = {entry["name"]: entry for entry in derive(section_of(span), FACTS).metrics}
+    named = {entry["name"]: entry for entry in derive(evidence_of(span), FACTS).metrics}
     assert named.keys() == {"mamf_bf16"}
     assert named["mamf_bf16"]["value"] == pytest.approx(2 * 8192 * 4096 * 2048 / 110e-6 / 1e12)
     assert (named["mamf_bf16"]["n"], named["mamf_bf16"]["scope"]) == (100, "device")
@@ -148,7 +148,7 @@ def test_mamf_is_a_mean_of_single_products_and_no_median() -> None:
 @pytest.mark.parametrize(("full", "refused"), [(False, True), (True, False)])
 def test_only_a_full_run_makes_the_publishers_repeats(full: bool, refused: bool) -> None:
     slower = [100] * 50 + [110] * 50
-    evidence = section_of(span_of("matmul_bf16", 0, [slower, slower], 500, dict(PRODUCT)))
+    evidence = evidence_of(span_of("matmul_bf16", 0, [slower, slower], 500, dict(PRODUCT)))
     named = {entry["name"]: entry for entry in derive(evidence, FACTS._replace(complete=full)).metrics}
     assert "ci95" not in named["matmul_bf16_mean"]
     assert ("ci_reason" in named["matmul_bf16_mean"]) is refused
@@ -159,7 +159,7 @@ def test_means_are_of_what_is_published() -> None:
         span_of(name, 20 * at, [[100] * 20] * 2, 1, dict(PRODUCT))
         for at, name in enumerate(("matmul_fp8", "matmul_fp16"))
     ]
-    found = {entry["name"] for entry in derive(section_of(*spans), FACTS).metrics}
+    found = {entry["name"] for entry in derive(evidence_of(*spans), FACTS).metrics}
     assert {name for name in found if name.endswith("_mean")} == {"matmul_fp16_mean"}
 
 
@@ -185,10 +185,10 @@ def test_a_large_job_has_the_sums_of_its_repeats() -> None:
 
 def test_unsteady_repeats_have_no_interval() -> None:
     rising = [1000 + 10 * index for index in range(20)]
-    found = derive(section_of(span_of("copy", 0, [rising, rising], 1, {"operation": "copy", "bytes": 2**20})), FACTS)
+    found = derive(evidence_of(span_of("copy", 0, [rising, rising], 1, {"operation": "copy", "bytes": 2**20})), FACTS)
     assert "ci95" not in found.metrics[0]
     assert found.metrics[0]["ci_reason"]
-    assert not measured_operations(section_of(span_of("copy", 0, [rising[:5]] * 2, 1, PRODUCT)))[0].steady
+    assert not measured_operations(evidence_of(span_of("copy", 0, [rising[:5]] * 2, 1, PRODUCT)))[0].steady
 
 
 def same(digest: str, **more: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ Find = Callable[..., Iterable[str]]
 
 Its arguments by what the rule needs:
 - RECORD and RUN: `(subject: Subject)`
-- EVIDENCE: `(subject: Subject, evidence: Section)`
+- EVIDENCE: `(subject: Subject, evidence: RecordEvidence)`
 - SAMPLE: `(subjects: Sequence[Subject], compared: Compared, verification: Verification)`
 - CLAIM: `(compared: Compared, verification: Verification)`, where `verification.claim` is not None
 - BOTH: `(verification: Verification)`

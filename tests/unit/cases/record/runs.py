@@ -124,7 +124,7 @@ def state_of(made: dict[str, Any]) -> tuple[str, int]:
     return made["status"]["state"], made["status"]["exit_code"]
 
 
-def section_of(
+def evidence_of(
     ranks: dict[int, list[Step]], first: int = 0, trained: Sequence[float] = (), block: int = 1, **more: Any
 ) -> RecordEvidence:
     """The evidence of a training with a window from step `first` on. `trained`: its seconds by each rank's clock."""

@@ -9,7 +9,7 @@ import pytest
 
 from flagbench_cases.record import checks
 from flagbench_cases.shared.spool import Step
-from unit.cases.record.runs import metrics_of, section_of, step
+from unit.cases.record.runs import evidence_of, metrics_of, step
 
 pytestmark = pytest.mark.image
 
@@ -64,7 +64,7 @@ def synchronous_job(seed: int) -> Job:
 
 
 def in_order(job: Job, first: int = 0) -> bool:
-    record_evidence = section_of(job.ranks, first, job.trained)
+    record_evidence = evidence_of(job.ranks, first, job.trained)
     all_steps = checks.TimedSteps(record_evidence.step_range(), record_evidence.durations.get("train", []))
     window = checks.TimedSteps(record_evidence.step_range("train", "window"), [])
     return checks.compare_times([all_steps, window]).ok
@@ -74,7 +74,7 @@ def in_order(job: Job, first: int = 0) -> bool:
 def test_the_rates_of_late_ranks_are_in_order(unit: str) -> None:
     for seed in range(200):
         job = synchronous_job(seed)
-        found = metrics_of(section_of(job.ranks, 0, job.trained), unit=unit, replicas=len(job.ranks))
+        found = metrics_of(evidence_of(job.ranks, 0, job.trained), unit=unit, replicas=len(job.ranks))
         count = len(job.ranks[0])
         core, train, whole = (found[name]["value"] for name in ("p_core", "p_train", "p_whole"))
         assert max(train / core, whole / train) <= 1 + 1 / count, seed

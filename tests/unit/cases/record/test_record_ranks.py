@@ -12,7 +12,7 @@ from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.ranks import MOST_LISTED, bounded
 from flagbench_core.evidence.columns import EvidenceError, unpack
 from flagbench_core.evidence.document import read_evidence
-from unit.cases.record.runs import evidence, fact_of, record_of, resolved, section_of, step
+from unit.cases.record.runs import evidence, evidence_of, fact_of, record_of, resolved, step
 
 pytestmark = pytest.mark.image
 
@@ -118,7 +118,7 @@ def test_evidence_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_packed_column_has_one_block() -> None:
     job = large_job(8)
-    record_evidence = section_of(job.steps, 5, block=12)
+    record_evidence = evidence_of(job.steps, 5, block=12)
     raw = record_evidence.to_json(packed=True)
     read = read_evidence(raw)
     assert [span.columns for span in read.spans] == [span.columns for span in record_evidence.spans]
