@@ -413,6 +413,7 @@ def _store_series(sides: Sequence[Side]) -> bool:
             continue
         if not any_started:
             side.writer.abandon()
+            side.writer = None
             continue
         try:
             location = side.writer.finish(utc_now())

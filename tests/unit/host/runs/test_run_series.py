@@ -159,7 +159,8 @@ def test_where_the_first_run_does_not_start_there_is_no_series(
     fake: FakeRuns, flagbench: Flagbench, store: Store, ending: str
 ) -> None:
     fake.endings = [ending]
-    assert flagbench(f"{RUN} 3 --name mine").code == {"refused": 2, "not started": 15}[ending]
+    ended = flagbench(f"{RUN} 3 --name mine")
+    assert (ended.code, ended.out) == ({"refused": 2, "not started": 15}[ending], "")
     assert flagbench("results series --json").json["series"] == []
     fake.endings = []
     assert flagbench(f"{RUN} 1 --name mine").code == 0
