@@ -142,8 +142,7 @@ class FolderBlobs:
     def list(self, prefix: str) -> Iterator[Blob]:
         """Yield the files below a folder; see Blobs.list."""
         try:
-            # The slash makes it an error if the root is a file. pathlib would drop it.
-            os.stat(f"{self.root}/")  # noqa: PTH116
+            os.scandir(self.root / prefix).close()
         except FileNotFoundError:
             return  # nothing was stored yet
         except OSError as error:

@@ -221,8 +221,12 @@ def test_an_unreadable_folder_or_file_hides_nothing(store: Store, make_record: M
             run(*FLAGBENCH, *arguments, store=store.blobs.root, preexec_fn=bound_by_permissions)
             for arguments in (["results", "ls", "--json"], ["verify", str(newest)])
         )
+        store.blobs.root.chmod(0)
+        of_another = run(*FLAGBENCH, "fleet", store=store.blobs.root, preexec_fn=bound_by_permissions)
     finally:
+        store.blobs.root.chmod(0o755)
         closed.chmod(0o755)
+    assert of_another.returncode == ExitCode.USAGE
     assert listed.returncode == 0
     errors = {entry["record_id"]: entry.get("error") for entry in json.loads(listed.stdout)["records"]}
     assert errors.keys() > {"the-older-one", "the-newer-one"}
