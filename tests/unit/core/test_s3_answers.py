@@ -31,6 +31,7 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
+    protocol_version = "HTTP/1.1"  # boto3 waits a second for the answer to `Expect: 100-continue`, which 1.0 lacks
 
     def answer(self) -> None:
         mode, objects, path = self.server.mode, self.server.objects, self.path.partition("?")[0]
@@ -58,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, status: int, body: bytes = b"", **headers: str) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        for name, value in {"Content-Length": str(len(body)), "Connection": "close", **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
