@@ -27,6 +27,7 @@ import warnings
 LIBRARIES = ("torch.utils.data", "safetensors.torch", "tokenizers", "psutil")
 # Each imported by some case only, and not installed everywhere.
 OPTIONAL = (
+    "_pytest.assertion.rewrite",  # what a function of a test module needs in a rank
     "torch._dynamo",  # which torch's optimizers import when they are made
     "transformers.models.llama.modeling_llama",
     "peft",
