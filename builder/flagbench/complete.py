@@ -16,6 +16,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog, load_catalog_without_claims
 
 if TYPE_CHECKING:
+    from flagbench.manifests.model import Catalog
     from flagbench.manifests.stack import Stack
     from flagbench.records.store import Store
 
@@ -25,12 +26,17 @@ RECENT = 50
 
 def images(incomplete: str) -> list[str]:
     """The images, `case:stack`."""
-    return _matching(incomplete, _images)
+    return _matching(incomplete, lambda: _images_of(load_catalog_without_claims()))
 
 
 def cases(incomplete: str) -> list[str]:
     """The cases, and the images, `case:stack`."""
-    return [*_matching(incomplete, lambda: load_catalog_without_claims().cases), *images(incomplete)]
+
+    def names() -> list[str]:
+        catalog = load_catalog_without_claims()
+        return [*catalog.cases, *_images_of(catalog)]
+
+    return _matching(incomplete, names)
 
 
 def stacks(incomplete: str) -> list[str]:
@@ -43,10 +49,10 @@ def claims(incomplete: str) -> list[str]:
     return _matching(incomplete, lambda: load_catalog().claims)
 
 
-def _images() -> list[str]:
+def _images_of(catalog: Catalog) -> list[str]:
     """Every case with the names, aliases and devices of the stacks that run it, sorted."""
     names: set[str] = set()
-    for stack in load_catalog_without_claims().stacks.values():
+    for stack in catalog.stacks.values():
         for case in stack.runs:
             names.update(f"{case}:{name}" for name in _names_of(stack))
     return sorted(names)
