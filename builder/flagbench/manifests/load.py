@@ -192,7 +192,8 @@ def build_stack(
 
     Args:
         cases: the cases of its catalog. The stack runs each one, unless the stack or the case excludes the other.
-            Those of other families than the stack's are added to its `does_not_run`.
+            Those of other families than the stack's are in its `does_not_run`, but not in its copy for images, which
+            have only the code of cases that run: a new case would change the images of the stack.
         devices: the device models of its catalog; None: the stack gets no accelerators.
     """
     excluded = dict(raw["does_not_run"])
@@ -203,11 +204,11 @@ def build_stack(
             excluded.setdefault(name, f"only cases of the family {' or '.join(families)} run on it")
         if name not in excluded and raw["name"] not in case.does_not_run:
             runs.append(name)
-    raw = {**raw, "does_not_run": excluded}
     accelerators = []
     if devices is not None:
         accelerators = [devices[name] for name in raw["devices"]]
-    stack = msgspec.convert({**raw, "runs": runs, "raw": raw, "path": path, "accelerators": ()}, Stack)
+    fields = {**raw, "does_not_run": excluded, "runs": runs, "raw": raw, "path": path, "accelerators": ()}
+    stack = msgspec.convert(fields, Stack)
     compiled = {key: field for key, field in raw.items() if key not in ("families", "devices")}
     compiled["accelerators"] = [model.read_by_images for model in accelerators]
     return replace(stack, accelerators=tuple(accelerators), raw=compiled)
